@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ import click
 
 from probe.errors import ProbeError
 
-from .attaching import say_line
+from .attaching import say_line, who
 from .options import size
 from .session import say
 
@@ -29,13 +29,20 @@ class Recorded:
     days: float | None = None
     jobs: list[str] = field(default_factory=list)
 
-    def start(self, endpoint: str, name: str = "", follow: int = 0, key: str | None = None) -> None:
-        """Leave a recorder beside the job.  follow: a process as long as which ranks may come.  Raises ProbeError."""
+    def start(self, endpoint: str, name: str = "", follow: Sequence[int] = (), key: str | None = None) -> None:
+        """Leave a recorder beside the job.  follow: processes as long as which ranks may come.  Raises ProbeError."""
         from probe.record.detached import start
 
         order = {"folder": os.path.abspath(self.folder), "name": name, "bytes": self.keep, "days": self.days}
-        self.jobs.append(start(endpoint, {**order, "follow": follow}, key))
+        self.jobs.append(start(endpoint, {**order, "follow": [*follow]}, key))
         say(f"Recording into {self.jobs[-1]} until the job ends.")
+
+    def start_if_possible(self, endpoint: str, name: str = "", follow: Sequence[int] = ()) -> None:
+        """Likewise, where attaching matters more: what keeps it from that is said, and not raised."""
+        try:
+            self.start(endpoint, name, follow)
+        except ProbeError as error:
+            say(f"Not recorded: {error}")
 
     def wait(self) -> None:
         """Until the last rows of a job that has ended are in the files, so that the next command sees them."""
@@ -64,19 +71,25 @@ def record_option(function: Function) -> Function:
                         help="Record the job into DIR until it ends.")(function)  # fmt: skip
 
 
-def telling(pid: int, recorded: Recorded | None, tell: Callable[[Any], object] = say_line) -> Callable[[Any], object]:
-    """What tells each rank that has its agent, and starts to record once the first one has.  pid: what starts them."""
+def telling(
+    pids: Sequence[int], recorded: Recorded | None, tell: Callable[[Any], object] = say_line
+) -> Callable[[Any], object]:
+    """What tells each rank that has its agent, and has the job recorded from the first one on.  pids: what starts them,
+    or the ranks themselves."""
     if recorded is None:
         return tell
-    begun = list[int]()
+    living = dict[int, int]()  # rank -> pid
 
     def told(attached: Any) -> None:
+        from probe.host.processes import has_ended
+
         tell(attached)
-        if not begun:
-            begun.append(attached.pid)
-            try:
-                recorded.start(str(pid), follow=pid)
-            except ProbeError as error:
-                say(f"Not recorded: {error}")
+        rank, pid = attached.rank or 0, attached.pid
+        if (other := living.get(rank, pid)) != pid and not has_ended(other):
+            say(f"Not recorded: {who(rank, pid)}, which is of another job than pid {other}.")
+            return
+        living[rank] = pid
+        if not recorded.jobs:
+            recorded.start_if_possible(",".join(map(str, pids)), follow=pids)
 
     return told

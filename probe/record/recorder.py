@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ..client.agent_requests import require_agents
-from ..client.endpoints import JOB, Resolved, resolve
+from ..client.endpoints import JOB, Address, Resolved, resolve
 from ..diagnose.recorded import LEAST_S
 from ..errors import EndpointError, ProbeError, SilentError, UsageError
 from ..host.processes import has_ended
@@ -44,7 +44,7 @@ _READER_S = 2.0  # that takes over what a recorder left, before this one goes on
 class Order:
     """What to record where.  folder: gets `job=NAME`; name: of the job, "" for its own or one made of its command and
     start; flush_s: between two flushes; write_s: between two that write tables; stands_s: without a step, after which
-    the job is asked why; follow: a process as long as which agents may come, 0 for none."""
+    the job is asked why; follow: processes as long as one of which lives agents may come."""
 
     folder: Path
     name: str = ""
@@ -52,7 +52,7 @@ class Order:
     flush_s: float = FLUSH_S
     write_s: float = WRITE_S
     stands_s: float = LEAST_S
-    follow: int = 0
+    follow: Sequence[int] = ()
 
 
 class Recorder:
@@ -90,11 +90,7 @@ class Recorder:
             self.flush()
             while not self._is_stopped(stop):
                 self._take_new_agents()
-                if (
-                    self._job.look()
-                    and self._job.has_ended
-                    and (not self._order.follow or has_ended(self._order.follow))
-                ):
+                if self._job.look() and self._job.has_ended and all(map(has_ended, self._order.follow)):
                     break
                 self.flush()
             self.flush(stops=True)
@@ -257,12 +253,27 @@ class Recorder:
         }  # fmt: skip
 
 
-def agents_of(endpoint: str | None) -> Callable[[], Resolved]:
-    """What Recorder calls to find the agents of an endpoint, which is guessed only once.
+def agents_of(endpoint: str) -> Callable[[], Resolved]:
+    """What Recorder calls to find the agents of an endpoint: of those of its parts that have any at that moment.
 
     Raises EndpointError, and UsageError for a recording.
     """
-    known = resolve(endpoint)
+    known = _present(endpoint)
     if any(each.connection for each in known.addresses):
         require_agents([], known.endpoint, "record", control=False)
-    return lambda: resolve(known.endpoint)
+    return lambda: _present(endpoint)
+
+
+def _present(endpoint: str) -> Resolved:
+    """Raises EndpointError if no part has an agent, or one stands for several jobs."""
+    found, errors = dict[str, Address](), list[EndpointError]()
+    for part in endpoint.split(","):
+        try:
+            found |= {each.url: each for each in resolve(part).addresses}
+        except EndpointError as error:
+            if error.code == "several-jobs":
+                raise
+            errors.append(error)
+    if not found:
+        raise errors[0]
+    return Resolved(endpoint, [*found.values()])

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import click
 
-from probe.errors import UsageError
+from probe.errors import ProbeError, UsageError
+from probe.text import title
 
 from ...attaching import Wanted, attach_as_they_come, attach_each, checked_name, name_option
 from ...choosing import check_is_one_job, ranks_of
@@ -16,6 +18,12 @@ from ...options import pid_of, process_option, timeout_option
 from ...output.formats import Output, output_options
 from ...output.result import Records
 from ...recording import Recorded, keep_options, record_option, telling
+from ...session import say
+
+if TYPE_CHECKING:
+    from probe.attach import Attached
+
+Ranks = Mapping[int, int | None]  # pid -> rank
 
 
 @click.command("attach")
@@ -72,26 +80,45 @@ def command(
         raise UsageError("--key is for --listen.", "For example: --listen 0.0.0.0 --key job.key")
     if follow and not output.is_default:
         raise UsageError("--follow prints a line for each rank as it comes, and no rows.", "Leave out one of them.")
+    into = Recorded(recorded, keep, keep_days) if recorded else None
     if follow:
         for pid in pids if not every_job else ():
             check_is_one_job(pid)
-        followed = Recorded(recorded, keep, keep_days) if recorded else None
-        attach_as_they_come(pids, replace(wanted, tell=telling(pids[0], followed, wanted.tell)))
+        attach_as_they_come(pids, replace(wanted, tell=telling(pids, into, wanted.tell)))
         return
-    if output.is_default:
-        attach_each(ranks_of(pids, every_job), wanted)
-    else:
-        _attach_as_rows(ranks_of(pids, every_job), wanted, output)
-    if recorded:
-        Recorded(recorded, keep, keep_days).start(",".join(map(str, pids)), wanted.name)
+    ranks, endpoint = ranks_of(pids, every_job), ",".join(map(str, pids))
+    found: list[Attached] = []
+    try:
+        (_attach_as_lines if output.is_default else _attach_as_rows)(ranks, wanted, output, found)
+    except ProbeError:
+        if into is not None and found:
+            into.start_if_possible(endpoint, wanted.name)
+            _say_not_recorded(ranks, found)
+        raise
+    if into is not None:
+        into.start(endpoint, wanted.name)
 
 
-def _attach_as_rows(ranks: Mapping[int, int | None], wanted: Wanted, output: Output) -> None:
+def _attach_as_lines(ranks: Ranks, wanted: Wanted, output: Output, found: list[Attached]) -> None:
+    """found: gets each rank that has its agent."""
+
+    def tell(attached: Attached) -> None:
+        found.append(attached)
+        wanted.tell(attached)
+
+    attach_each(ranks, replace(wanted, tell=tell))
+
+
+def _attach_as_rows(ranks: Ranks, wanted: Wanted, output: Output, found: list[Attached]) -> None:
     """A row for each rank that has its agent, also if others have failed."""
     from probe.attach import Attached
 
-    found = list[Attached]()
     try:
         attach_each(ranks, replace(wanted, tell=found.append))
     finally:
         output.show(Records.of(Attached, found))
+
+
+def _say_not_recorded(ranks: Ranks, found: Sequence[Attached]) -> None:
+    attached = {each.pid for each in found}
+    say(f"Not recorded: {title(sorted(rank or 0 for pid, rank in ranks.items() if pid not in attached))}.")

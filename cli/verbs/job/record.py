@@ -48,17 +48,18 @@ def command(
       probe runs query "SELECT rank, AVG(duration) FROM python.step_trace GROUP BY 1"
     """
     endpoint, folder = _endpoint_and_folder(endpoints, words)
-    if detach:
-        from probe.client.endpoints import resolve
+    from probe.client.endpoints import resolve
 
-        Recorded(folder, keep, keep_days).start(resolve(endpoint).endpoint, name, key=context.meta.get(KEY))
+    known = resolve(endpoint).endpoint
+    if detach:
+        Recorded(folder, keep, keep_days).start(known, name, key=context.meta.get(KEY))
         return
     from probe.record.recorder import Order, Recorder, agents_of
     from probe.record.retention import Keep
 
     stop = Event()
     order = Order(Path(folder), name, Keep(keep, keep_days))
-    recorder = Recorder(agents_of(endpoint), order, say, context.meta.get(KEY))
+    recorder = Recorder(agents_of(known), order, say, context.meta.get(KEY))
     say(f"Recording into {recorder.folder}; Ctrl-C ends it.")
     with on_signals((signal.SIGINT, signal.SIGTERM, signal.SIGHUP), stop.set):
         recorder.run(stop.wait)

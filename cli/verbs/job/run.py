@@ -77,4 +77,4 @@ def watch(child: subprocess.Popen[bytes], wanted: Wanted, recorded: Recorded | N
 def attach_to_ranks(pid: int, wanted: Wanted, recorded: Recorded | None) -> None:
     """Until the process ends; attaching and failing to are reported on stderr and do not concern the command."""
     with suppress(ProbeError):
-        attach_as_they_come([pid], replace(wanted, tell=telling(pid, recorded)), needs_torch=True)
+        attach_as_they_come([pid], replace(wanted, tell=telling([pid], recorded)), needs_torch=True)
