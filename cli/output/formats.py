@@ -139,7 +139,7 @@ class Output:
             return Paper(self.file is not None, coloured=is_table and self.file is None and has_colours(sys.stdout))
         most_rows = self.most_rows if is_table else None
         width = shutil.get_terminal_size().columns
-        return Paper(False, width, sys.stdout.encoding, most_rows, is_table and has_colours(sys.stdout))
+        return Paper(False, width, most_rows, is_table and has_colours(sys.stdout))
 
     def tell_rows(self, count: int) -> None:
         if self.file is not None:

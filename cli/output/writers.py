@@ -1,7 +1,8 @@
 """The formats of --format: what each writes of a result.
 
 Called by formats.py, and by the process that answers for a server.  Invariant: only a table is shortened or coloured,
-and only as the paper says; all other formats have every row and every digit.
+and only as the paper says; all other formats have every row and every digit.  Text is UTF-8, which the stream of a
+terminal turns into what that shows.
 """
 
 from __future__ import annotations
@@ -24,14 +25,13 @@ _CRLF = "\r\n"
 
 
 class Paper(NamedTuple):
-    """What is written on.  width: of a terminal, None for no limit.  encoding: UTF-8 unless it is a terminal.
+    """What is written on.  width: of a terminal, None for no limit.
 
     most_rows: of a table, None for no limit; coloured: it may be.  The process that answers for a server gets a list.
     """
 
     is_file: bool = False
     width: int | None = None
-    encoding: str = "utf-8"
     most_rows: int | None = None
     coloured: bool = False
 
@@ -39,7 +39,7 @@ class Paper(NamedTuple):
 def _write_table(result: Tabular, sink: BinaryIO, paper: Paper) -> None:
     shown = result if paper.most_rows is None else result.first(paper.most_rows)
     lines = table.render(shown, paper.width, paper.coloured)
-    sink.writelines(f"{line}\n".encode(paper.encoding, "backslashreplace") for line in lines)
+    sink.writelines(encoded(f"{line}\n") for line in lines)
 
 
 def _write_csv(result: Tabular, sink: BinaryIO, paper: Paper) -> None:

@@ -13,7 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from probe.cli.output.colours import AUTO, choose
+from probe.cli.output.formats import Output
 from probe.cli.output.printable import Printable, buffer_with_colours, printable, writer_of_output
+from probe.cli.output.result import Records
 
 TAKES_OVER = "\x1b]0;mine\x07\x9b2J"
 
@@ -83,6 +86,19 @@ def test_our_colours_reach_a_terminal_in_whatever_pieces_they_come(terminal: tup
         sink.write(data[place : place + 1])
     wanted = "\x1b[1mGröße\x1b[0m\n\\x1b[2J\n"
     assert shown(master, wanted) == wanted
+
+
+@pytest.mark.parametrize("colour", ["always", "never"])
+def test_a_table_has_the_characters_that_the_terminal_can_show(colour: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    master, slave = pty.openpty()
+    choose(colour)
+    with open(slave, "w", encoding="latin-1", errors="backslashreplace") as stream:
+        monkeypatch.setattr(sys, "stdout", Printable(stream))
+        Output().write(Records(("took",), [("5 µs",), ("中",)]))
+        told = os.read(master, 65536)
+    os.close(master)
+    choose(AUTO)
+    assert b"5 \xb5s\r\n" in told and b"\\u4e2d" in told
 
 
 def test_it_stands_in_for_a_stream() -> None:
