@@ -58,7 +58,7 @@ def main() -> NoReturn:
     except (BrokenPipeError, ValueError):  # ValueError: a writer closed the stream after that
         status = status or PIPE_STATUS
     except OSError as error:
-        status = status or report(_not_written(error))
+        status = status or _reported(_not_written(error))
     os._exit(status)
 
 
@@ -77,7 +77,7 @@ def run(argv: Sequence[str]) -> int:
     except click.exceptions.Exit as exit:  # --help and --version
         return exit.exit_code
     except (Exception, KeyboardInterrupt) as error:  # the last line of defence: users never see a traceback of ours
-        return report(error)
+        return _reported(error)
 
 
 def report(error: BaseException) -> int:
@@ -95,6 +95,17 @@ def report(error: BaseException) -> int:
     text = separator.join(part for part in (known.message.rstrip(), known.hint) if part)
     tell(sys.stderr, f"probe: [{known.code}]", ERROR, f" {text}")
     return known.exit_status
+
+
+def _reported(error: BaseException) -> int:
+    """Likewise, where the command ends, also if stderr takes nothing any more."""
+    try:
+        return report(error)
+    except BrokenPipeError:
+        return PIPE_STATUS
+    except OSError:  # its disk is full
+        known = _known(error)
+        return BUG_STATUS if known is None else known.exit_status
 
 
 def _not_written(error: OSError) -> OutputError:

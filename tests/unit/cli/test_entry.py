@@ -78,6 +78,17 @@ def test_a_closed_pipe_ends_the_command_without_a_traceback() -> None:
     assert (done.returncode, b"Traceback" in done.stderr) == (entry.PIPE_STATUS, False)
 
 
+@pytest.mark.parametrize(("full", "status"), [(False, entry.PIPE_STATUS), (True, 2)])
+def test_an_error_that_stderr_does_not_take_sets_the_exit_status_all_the_same(full: bool, status: int) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    stderr = os.open("/dev/full", os.O_WRONLY) if full else write
+    done = subprocess.run([sys.executable, "-c", "from probe.cli import main; main()", "qery"], stderr=stderr)
+    for each in {write, stderr}:
+        os.close(each)
+    assert done.returncode == status
+
+
 @pytest.mark.parametrize(
     ("line", "said"),
     [
