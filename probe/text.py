@@ -1,6 +1,7 @@
-"""Pieces of lines that are told: ranks as runs such as 0-7, what several have in common, the name that was meant.
+"""Pieces of lines that are told: ranks as runs such as 0-7, what several have in common, the name that was meant, the
+end of a path.
 
-Used by everything that names ranks or refuses a name.  Invariant: pure, and imports nothing of ours.
+Used by everything that names ranks or files, or refuses a name.  Invariant: pure, and imports nothing of ours.
 """
 
 from __future__ import annotations
@@ -46,6 +47,18 @@ def nearest(word: str, known: Iterable[str], shown: Callable[[str], str] = str) 
     """
     close = get_close_matches(word.lower(), list(known), n=1)
     return f"Did you mean {shown(close[0])}?" if close else ""
+
+
+def short(file: str) -> str:
+    """The telling end of a path: below site-packages or the standard library, else the file's name."""
+    for mark in ("/site-packages/", "/dist-packages/"):
+        if mark in file:
+            return file.rpartition(mark)[2]
+    folder, _, name = file.rpartition("/")
+    standard = folder.rpartition("/lib/python3")[2]
+    if "/lib/python3" in folder:
+        return f"{standard.partition('/')[2]}/{name}".lstrip("/")
+    return name
 
 
 def _runs(ranks: Sequence[int]) -> list[list[int]]:

@@ -15,7 +15,8 @@ from ..client.client import AgentLink, Client
 from ..errors import EvalError
 from ..host.facts import Facts
 from ..snapshot.live_stacks import live_stacks
-from ..snapshot.stacks import Frame, Thread, short, training_thread
+from ..snapshot.stacks import Frame, Thread, training_thread
+from ..text import short
 from .snippet import OnOutput
 
 LOOK_S, ANSWER_S = 0.5, 0.5  # how often ranks that wait are looked at, and how long for their answers

@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
+from ..text import short
 from .launch import RankProfile
 
 SQL = """SELECT function, file, line, stack, SUM(seconds) AS seconds
@@ -43,7 +44,7 @@ def hottest(rows: Iterable[Mapping[str, Any]]) -> list[Hot]:
             named = {_without_line(frame) for frame in row["stack"]}
             for frame in named:
                 total[frame] += row["seconds"]
-            own[_own(row, named)][_place(row)] += row["seconds"]
+            own[_own(row)][_place(row)] += row["seconds"]
     whole = sum(sum(places.values()) for places in own.values())
     found = [_hot(frame, places, whole, total[frame]) for frame, places in own.items()]
     return sorted(found, key=lambda each: -each.self_s)
@@ -65,10 +66,9 @@ def _without_line(frame: str) -> str:
     return f"{frame.rpartition(':')[0]})"
 
 
-def _own(row: Mapping[str, Any], named: Iterable[str]) -> str:
-    """As the stack has it, where the path of the file is shortened."""
-    ends = row["file"].rpartition("/")[2]
-    return next(frame for frame in named if frame.startswith(f"{row['function']} (") and frame.endswith(f"{ends})"))
+def _own(row: Mapping[str, Any]) -> str:
+    """As the stack has it."""
+    return f"{row['function']} ({short(row['file'])})"
 
 
 def _split(frame: str) -> tuple[str, str]:

@@ -10,6 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ..text import short
+
 _COMPILER = ("torch/_inductor/", "torch/_dynamo/convert_frame.py")  # other files of dynamo call what is compiled
 
 
@@ -91,18 +93,6 @@ def folded(by_rank: Mapping[int, Sequence[Thread]]) -> list[Folded]:
             same.setdefault((thread.is_main, thread.name, thread.frames, thread.cut), []).append((rank, thread))
     found = [Folded(each[0][1], tuple(rank for rank, _ in each)) for each in same.values()]
     return sorted(found, key=lambda one: (not one.thread.is_main, one.thread.name or "~", -len(one.ranks), one.ranks))
-
-
-def short(file: str) -> str:
-    """The telling end of a path: below site-packages or the standard library, else the file's name."""
-    for mark in ("/site-packages/", "/dist-packages/"):
-        if mark in file:
-            return file.rpartition(mark)[2]
-    folder, _, name = file.rpartition("/")
-    standard = folder.rpartition("/lib/python3")[2]
-    if "/lib/python3" in folder:
-        return f"{standard.partition('/')[2]}/{name}".lstrip("/")
-    return name
 
 
 def trains(threads: Sequence[Thread]) -> int | None:

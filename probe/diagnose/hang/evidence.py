@@ -11,7 +11,8 @@ from functools import cached_property
 from itertools import pairwise
 
 from ...snapshot.flight_recorder import Entry, Pending, pending
-from ...snapshot.stacks import Thread, short, training_thread
+from ...snapshot.stacks import Thread, training_thread
+from ...text import short
 from .snippet_time import SnippetTime
 
 BUSY = 0.25  # share of a core from which a thread counts as computing

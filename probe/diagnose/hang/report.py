@@ -9,8 +9,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from ...snapshot.flight_recorder import Pending
-from ...snapshot.stacks import Frame, folded, short
-from ...text import grouped, span, title
+from ...snapshot.stacks import Frame, folded
+from ...text import grouped, short, span, title
 from .evidence import Evidence, RankEvidence
 
 _PLURAL = {"is": "are", "has": "have", "does": "do", "waits": "wait", "it": "they", "its": "their"}

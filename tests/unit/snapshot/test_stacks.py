@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from probe.snapshot.stacks import Frame, Thread, folded, short, threads_of, told
+from probe.snapshot.stacks import Frame, Thread, folded, threads_of, told
+from probe.text import short
 
 
 def thread(name: str, *functions: str, is_main: bool = False) -> Thread:
