@@ -7,7 +7,7 @@ import signal
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
@@ -16,6 +16,7 @@ import click
 
 import probe
 from probe.errors import Interrupted, ProbeError
+from probe.text import title
 
 from .options import KEY
 from .output.colours import NOTE, tell
@@ -45,6 +46,14 @@ def say_missing(result: Result) -> None:
     for note in result.notes:
         if note.code == "silent":
             say_note(note.text)
+
+
+def say_overwritten(left: Mapping[int, tuple[int, int]], what: str, told: str) -> None:
+    """That newer rows have overwritten some.  left: rank -> how many there are still, of how many; told: what is known
+    of those alone."""
+    if left:
+        still, ever = map(sum, zip(*left.values(), strict=True))
+        say_note(f"Only the last {still:,} of {ever:,} {what} of {title(sorted(left))} are left: {told} these alone.")
 
 
 def wrapped(text: str) -> str:

@@ -16,6 +16,9 @@ from .launch import RankProfile
 SQL = """SELECT function, file, line, stack, SUM(seconds) AS seconds
 FROM python.profile WHERE is_main AND ({}) GROUP BY ALL"""
 
+# Samples, of whichever profile: the last one has the newest.
+KEPT = "SELECT rank, kept FROM probe.drops WHERE stream = 'profile_samples'"
+
 
 class Hot(NamedTuple):
     """self_s: time in which the innermost function of the job's own code was this one; total_s: in which it was in the

@@ -13,7 +13,7 @@ from probe.text import title
 from ...options import Verb, endpoint_argument, ranks_option
 from ...output.formats import Output, output_options
 from ...output.result import Records
-from ...session import connected, say, say_missing
+from ...session import connected, say, say_missing, say_overwritten
 
 if TYPE_CHECKING:
     from probe.profile.launch import RankProfile
@@ -52,18 +52,21 @@ def command(
     """
     if seconds and steps:
         raise UsageError("--seconds and --steps exclude each other.", "Run: probe profile --help")
-    from probe.profile.summary import hottest, rows_of
+    from probe.profile.summary import KEPT, hottest, rows_of
 
     with connected(endpoint) as connection:
         limit = _MOST_SECONDS if steps else seconds or _SECONDS
         taken = connection.profile(limit, steps=steps or 0, rate=rate, ranks=ranks)
         unreached = connection.unreached
         result = connection.query(rows_of(taken), open_steps=True)
+        kept = {row["rank"]: row["kept"] for row in connection.query(KEPT).to_pylist()}
     found = hottest(result.to_pylist())
     say(_summary(taken))
     for each in unreached:
         say(f"{each.why}.")
     say_missing(result)
+    left = {each.rank: (kept[each.rank], each.samples) for each in taken if each.rank in kept}
+    say_overwritten({rank: each for rank, each in left.items() if each[0] < each[1]}, "samples", "the times are of")
     rows = [(hot.self_pct, hot.self_s, hot.total_s, hot.function, hot.where, hot.mostly) for hot in found]
     if output.is_default:
         rows = [(round(row[0], 1), round(row[1], 2), round(row[2], 2), *row[3:]) for row in rows[:_SHOWN]]

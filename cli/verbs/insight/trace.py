@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -12,7 +12,7 @@ from probe.errors import SilentError, UsageError
 from ...options import Verb, endpoint_and_word, endpoint_option, ranks_option
 from ...output.formats import Output, output_options
 from ...output.result import Records
-from ...session import connected, say, say_missing
+from ...session import connected, say, say_missing, say_overwritten
 
 if TYPE_CHECKING:
     from probe.client.traces import RankTrace
@@ -23,6 +23,9 @@ quantile_cont(duration, 0.5) * 1e3 AS p50_ms, quantile_cont(duration, 0.9) * 1e3
 quantile_cont(duration, 0.99) * 1e3 AS p99_ms, MAX(duration) * 1e3 AS max_ms,
 quantile_cont(queued, 0.5) * 1e3 AS queued_p50_ms, quantile_cont(queued, 0.99) * 1e3 AS queued_p99_ms
 FROM python.call_trace WHERE {} GROUP BY ALL ORDER BY ALL"""
+# Of ranks that have overwritten rows: when the first of the calls that are left ended, of whichever function.
+_SINCE = """SELECT rank, MIN(start_ns + duration * 1e9) AS since_ns FROM python.call_trace
+WHERE rank IN (SELECT rank FROM probe.drops WHERE stream = 'calls' AND dropped > 0) GROUP BY rank"""
 COLUMNS = ("rank", "function", "calls", "calls_per_s", "failed", "p50_ms", "p90_ms", "p99_ms", "max_ms",
            "queued_p50_ms", "queued_p99_ms")  # fmt: skip
 _SECONDS, _MOST_SECONDS = 10.0, 86_400.0
@@ -73,20 +76,42 @@ def command(
         ends = {each.rank: each.end_ns or each.start_ns + int(seconds * 1e9) for each in traces}
         result, name = connection.query(_SQL.format(_these(traces, ends)), open_steps=True), connection.endpoint
         rows = result.to_pylist()
+        left = _left(connection, traces, rows)
     for each in unreached:
         say(f"{each.why}.")
     say_missing(result)
     lasted = {each.rank: (ends[each.rank] - each.start_ns) / 1e9 for each in traces}
-    found = [
-        tuple({**row, "calls_per_s": row["calls"] / lasted[row["rank"]]}[name] for name in COLUMNS) for row in rows
-    ]
-    if not found:
+    say_overwritten(left, "calls", "times and failures are of")
+    found = [_figures(row, left, lasted[row["rank"]]) for row in rows]
+    if not found and not left:
         say(f"{traces[0].function} has ended no call.")
     if output.is_default:
         found = [tuple(round(each, 3) if isinstance(each, float) else each for each in row) for row in found]
     output.show(Records(COLUMNS, found))
     if keep:
         say(f"{traces[0].function} is still traced. To end that: probe {name} trace --stop")
+
+
+def _left(
+    connection: Connection, traces: Sequence[RankTrace], rows: Sequence[Mapping[str, Any]]
+) -> dict[int, tuple[int, int]]:
+    """Of ranks some of whose calls have been overwritten: how many are left, of how many.  A call that still runs has
+    no row either."""
+    left = {each.rank: 0 for each in traces} | {row["rank"]: row["calls"] for row in rows}
+    if not any(left[each.rank] < each.calls for each in traces):
+        return {}
+    since = {row["rank"]: row["since_ns"] for row in connection.query(_SINCE, open_steps=True).to_pylist()}
+    return {
+        each.rank: (left[each.rank], each.calls)
+        for each in traces
+        if left[each.rank] < each.calls and since.get(each.rank, 0) > each.start_ns
+    }
+
+
+def _figures(row: Mapping[str, Any], left: Mapping[int, tuple[int, int]], seconds: float) -> tuple[Any, ...]:
+    """In the order of COLUMNS; of the calls that are left, but for how many there were."""
+    _, calls = left.get(row["rank"], (0, row["calls"]))
+    return tuple({**row, "calls": calls, "calls_per_s": calls / seconds}[name] for name in COLUMNS)
 
 
 def _show_all(connection: Connection, stop: bool, output: Output) -> None:
