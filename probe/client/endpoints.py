@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from ..errors import EndpointError, UsageError
 from ..host import agent_memory
 from ..host.facts import NO_FACTS, Facts
-from ..host.processes import descendants
+from ..host.processes import descendants, launcher
 
 _NAME = re.compile(r"(?!-)[^\s:/,]+")  # looks like no other form, and no option
 SERVER = "/server"  # how the path of a server's socket ends
@@ -162,14 +162,7 @@ def _rank(address: Address) -> tuple[int, int]:
 
 def _job(address: Address) -> int:
     """The process that represents the job: the launcher above a rank, or the process itself."""
-    if (address.facts.world_size or 1) < 2:
-        return address.pid
-    try:
-        with open(f"/proc/{address.pid}/stat", "rb") as file:
-            parent = int(file.read().rpartition(b")")[2].split()[1])
-    except OSError:
-        return address.pid
-    return parent if parent > 1 else address.pid
+    return (launcher(address.pid) if (address.facts.world_size or 1) > 1 else None) or address.pid
 
 
 def _only_job() -> Resolved:

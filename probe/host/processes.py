@@ -149,6 +149,14 @@ def _owner(pid: int) -> int | None:
     return None
 
 
+def launcher(pid: int) -> int | None:
+    """Who has started this process; None where that has ended, and left it to init.  In a container the launcher may
+    itself be process 1: it is Python then, which an init is not."""
+    parent = 0 if (stat := _stat(pid)) is None else stat.ppid
+    is_init = parent <= 1 and ((first := process(parent)) is None or not first.is_python)
+    return None if is_init else parent
+
+
 def descendants(pid: int) -> list[int]:
     """The process and everything below it, parents before their children."""
     return trees([pid])[pid]

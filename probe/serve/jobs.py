@@ -14,7 +14,7 @@ from ..attach.refusals import refusal
 from ..host import agent_memory
 from ..host.job_server import server_url
 from ..host.process_status import read_status
-from ..host.processes import descendants, environment, namespace, read_stat
+from ..host.processes import descendants, environment, launcher, namespace
 from ..settings import may_serve
 from .launch import Prepared
 
@@ -77,9 +77,5 @@ def prepare(pid: int, listen: Mapping[str, Any] | None) -> Prepared:
 
 def job_of(pid: int) -> int:
     """The process that represents its job, as in client.endpoints."""
-    try:
-        parent = read_stat(pid).ppid
-    except OSError:
-        return pid
     size = environment(pid).get("WORLD_SIZE", "")
-    return parent if size.isdecimal() and int(size) > 1 and parent > 1 else pid
+    return (launcher(pid) if size.isdecimal() and int(size) > 1 else None) or pid
