@@ -79,9 +79,11 @@ REFUSALS = {
                     "First: probe {pid} detach. Then attach again with --no-devices."),
     "attach-running": ("Process {pid} is busy: {why}.", "Wait for it, then: probe attach {pid}"),
     "agent-failed": ("The agent failed in process {pid} and was taken out: {why}.", "Please report this."),
-    # where its server is to listen
+    # its server
     "port-in-use": ("The job's server cannot listen at {why}.", "Omit the port to take any free one: --listen HOST"),
     "other-key": ("Process {pid} is served at {why} with another key.", "Use that key, or first: probe {pid} detach"),
+    "server-ends": ("{python} ends at once where LD_LIBRARY_PATH is all of its environment.",
+                    "Run the server in this one: probe {pid} serve --foreground"),
     "cannot-listen": ("The job's server cannot listen at {why}.", "Use an address of this machine: ip -brief address"),
 }  # fmt: skip
 

@@ -1,5 +1,5 @@
 """What `launch` hands to the keeper, the keeper to the server, and that to who answers: numbers of descriptors, and how
-to run a module.
+to run a module.  Of the environment they get what loads this Python, and nothing else.
 
 Standard library only: the keeper loads nothing else.
 """
@@ -39,6 +39,21 @@ def command(module: str, endpoint: str) -> list[str]:
     return [sys.executable, "-I", "-S", "-B", "-c", code, module, endpoint]
 
 
+def loading() -> dict[str, str]:
+    """Where the loader finds the libraries that this Python may need, as an environment: our own, never the job's."""
+    folders = os.environ.get("LD_LIBRARY_PATH", "").replace(";", ":").split(":")
+    path = ":".join(filter(os.path.isabs, folders))  # what the others are depends on where one is
+    return {"LD_LIBRARY_PATH": path} if path else {}
+
+
+def is_there(child: int) -> bool:
+    """Whether the child runs; one that has ended is reaped."""
+    try:
+        return os.waitpid(child, os.WNOHANG) == (0, 0)
+    except ChildProcessError:
+        return False
+
+
 def spawn(command: list[str], descriptors: Mapping[int, int]) -> int:
     """Start a process with these descriptors (its number: ours) and none of our signals' settings; its pid.
 
@@ -51,7 +66,7 @@ def spawn(command: list[str], descriptors: Mapping[int, int]) -> int:
     actions += [(os.POSIX_SPAWN_DUP2, source, to) for to, source in sources.items()]
     try:
         return os.posix_spawn(
-            command[0], command, {}, file_actions=actions, setsid=True, setsigmask=[], setsigdef=range(1, 32)
+            command[0], command, loading(), file_actions=actions, setsid=True, setsigmask=[], setsigdef=range(1, 32)
         )
     finally:
         for each in (null, *sources.values()):

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from ..attach.refusals import refusal
+from ..errors import AttachError
 from ..host import agent_memory
 from ..host.job_server import server_url
 from ..host.process_status import read_status
@@ -44,8 +45,7 @@ class JobServers:
         else:
             with prepared:
                 yield prepared.served
-                prepared.start()
-                self._served[job] = prepared.served
+                self._start(prepared, job)
 
     def _prepare(self, pid: int) -> Prepared | None:
         try:
@@ -55,6 +55,13 @@ class JobServers:
         except OSError as error:
             self.why_none = str(error.strerror or error)
             return None
+
+    def _start(self, prepared: Prepared, job: int) -> None:
+        try:
+            prepared.start()
+            self._served[job] = prepared.served
+        except (OSError, AttachError) as error:  # the agent is inside already
+            self.why_none, self._wanted = str(getattr(error, "strerror", None) or error).rstrip("."), False
 
     def _running(self, pid: int, job: int) -> Mapping[str, Any] | None:
         for each in [pid] if job == pid else descendants(job):

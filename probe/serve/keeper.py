@@ -13,7 +13,7 @@ import time
 from typing import Any
 
 from .confinement import become, confine
-from .handover import IPC, KEEPER, LAST, SERVER_MODULE, TCP, command, config, remove
+from .handover import IPC, KEEPER, LAST, SERVER_MODULE, TCP, command, config, loading, remove
 
 _LIVED_S = 1.0  # a server that lives shorter has failed at its start
 _FAILURES = 10  # in a row, before it is left to the next command
@@ -36,7 +36,7 @@ def main() -> None:
     failures = 0
     while failures < _FAILURES:
         began = time.monotonic()
-        server = os.posix_spawn(sys.executable, command(SERVER_MODULE, given["endpoint"]), {})
+        server = os.posix_spawn(sys.executable, command(SERVER_MODULE, given["endpoint"]), loading())
         become(given)  # not before: perhaps only root can read this Python installation
         status = os.waitstatus_to_exitcode(os.waitpid(server, 0)[1])
         server = 0

@@ -1,4 +1,5 @@
-"""Prepares the server of a job, and starts it: its sockets listen before there is a process, so nobody waits for one.
+"""Prepares the server of a job, and starts it: its sockets listen before there is a process, so nobody waits for one,
+but for the keeper, which takes some 20 ms: it may be that its Python does not start.
 
 Called by attach, and by a command that finds a job without its server.  Invariant: a server that was prepared and not
 started leaves nothing behind.
@@ -13,17 +14,20 @@ import os
 import signal
 import socket
 import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from ..attach.refusals import refusal
+from ..host.processes import read_stat
 from ..protocol import CONTROL, READ
-from .handover import CONFIG, IPC, KEEPER_MODULE, SOCKET, TCP, command, remove, spawn
+from .handover import CONFIG, IPC, KEEPER, KEEPER_MODULE, SOCKET, TCP, command, is_there, remove, spawn
 
 _DIRECTORIES = ("/tmp", "/dev/shm", "/var/tmp", "/run")  # after TMPDIR
 _MOST_FOLDER = 60  # bytes; readers prepend /proc/PID/root
 _WAITING = 128  # clients, while there is no server
+_KEEPER_S, _LOOK_S = 2.0, 0.002  # the most that the keeper may take until it has its name, on a busy machine
 
 
 class Prepared:
@@ -66,15 +70,18 @@ class Prepared:
         self.close()
 
     def start(self) -> None:
-        """Start the keeper, and do not wait for it.  Raises OSError."""
+        """Start the keeper, and wait until it runs, but not for the server.  Raises OSError, AttachError."""
         descriptor = os.memfd_create("probe-config", os.MFD_CLOEXEC)
         try:
             os.pwrite(descriptor, json.dumps(self._config()).encode(), 0)
             listening = dict(zip((IPC, TCP), (each.fileno() for each in self._sockets), strict=False))
-            spawn(command(KEEPER_MODULE, self.endpoint), {**listening, CONFIG: descriptor})
+            keeper = spawn(command(KEEPER_MODULE, self.endpoint), {**listening, CONFIG: descriptor})
         finally:
             os.close(descriptor)
-        self._is_started = True
+        self._is_started = True  # before anything can interrupt this: the folder is the keeper's
+        if not _comes_up(keeper):
+            self._is_started = False
+            raise refusal("server-ends", self._pid, python=sys.executable)
 
     def run(self) -> None:
         """Be the server, in this process, until its last agent is gone, Ctrl-C or SIGTERM."""
@@ -146,6 +153,16 @@ class Prepared:
         made.setblocking(False)  # for libzmq, which takes it over as it is
         self._sockets.append(made)
         return made
+
+
+def _comes_up(keeper: int) -> bool:
+    """False if it has ended before it had its name, as where its Python lacks something of the environment."""
+    end = time.monotonic() + _KEEPER_S
+    while time.monotonic() < end and is_there(keeper):
+        if read_stat(keeper).name == KEEPER:
+            return True
+        time.sleep(_LOOK_S)
+    return is_there(keeper)
 
 
 def _folder(uid: int) -> str:

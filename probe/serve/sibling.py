@@ -13,7 +13,7 @@ import socket
 import sys
 from typing import Any, ClassVar
 
-from .handover import CONFIG, IPC, command, spawn
+from .handover import CONFIG, IPC, command, is_there, spawn
 
 ENDED = "the process for that has ended. Try again; or attach with a Python that the job's user can read"
 
@@ -51,16 +51,9 @@ class Sibling:
     @classmethod
     def reap(cls) -> None:
         """Once a second: of all that were ended."""
-        cls._ended[:] = [pid for pid in cls._ended if _is_there(pid)]
+        cls._ended[:] = [pid for pid in cls._ended if is_there(pid)]
 
 
 def why_not_started(error: OSError) -> str:
     """In words, with the remedy."""
     return f"{sys.executable}: {error.strerror}. Attach with a Python that the job's user can read"
-
-
-def _is_there(pid: int) -> bool:
-    try:
-        return os.waitpid(pid, os.WNOHANG) == (0, 0)
-    except ChildProcessError:
-        return False

@@ -1,15 +1,22 @@
-"""The folder of a server's socket, as root makes it for the job's user."""
+"""The folder of a server's socket, as root makes it for the job's user; what its processes get of the environment."""
 
 from __future__ import annotations
 
 import os
+import signal
 import stat
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from until import until
 
+from probe.host.processes import descendants, environment
+from probe.serve import launch
+from probe.serve.handover import spawn
+from probe.serve.jobs import JobServers
 from probe.serve.launch import Prepared
 
 NOBODY = 65534
@@ -34,3 +41,32 @@ def test_the_folder_is_its_users_once_nothing_is_left_to_do_in_it(monkeypatch: p
         assert {each.stat().st_uid for each in (socket, socket.parent)} == {NOBODY}
         assert [stat.S_IMODE(each.stat().st_mode) for each in (socket, socket.parent)] == [0o600, 0o700]
     assert not socket.parent.exists()
+
+
+def test_keeper_and_server_get_the_folders_of_libraries_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of which those count that mean the same wherever one is."""
+    monkeypatch.setenv("LD_LIBRARY_PATH", "/opt/python/lib::lib:/opt/more;lib")
+    started = list[int]()
+    monkeypatch.setattr(launch, "spawn", lambda *of: started.append(spawn(*of)) or started[-1])
+    with Prepared(os.getpid(), os.geteuid(), os.getegid()) as prepared:
+        prepared.start()
+    (keeper,) = started
+    try:
+        until(lambda: len(descendants(keeper)) > 1)
+        for pid in descendants(keeper)[:2]:
+            until(lambda pid=pid: environment(pid) == {"LD_LIBRARY_PATH": "/opt/python/lib:/opt/more", "": ""})
+    finally:
+        os.kill(keeper, signal.SIGTERM)
+        os.waitpid(keeper, 0)
+
+
+def test_a_server_whose_python_does_not_start_is_told_and_leaves_no_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    servers = JobServers()
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    with servers.of(os.getpid()) as served:
+        assert served is not None
+    assert not os.path.exists(os.path.dirname(served["server"].removeprefix("ipc://")))
+    assert "/bin/false ends at once where LD_LIBRARY_PATH is all of its environment." in servers.why_none
+    assert f"probe {os.getpid()} serve --foreground" in servers.why_none
+    with servers.of(os.getpid()) as again:
+        assert again is None
