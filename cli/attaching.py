@@ -49,19 +49,20 @@ def attach_each(ranks: Mapping[int, int | None], wanted: Wanted) -> None:
     One failure does not keep the others from being tried.  The failure of a single pid is raised as it is; of several
     pids, each failure is a line on stderr, and an error with the code and exit status of the first is raised.
     """
-    _raise_first(_attach_all(ranks.items(), wanted, stop_at_failure=len(ranks) == 1), len(ranks))
+    failures = _attach_all(ranks.items(), wanted, set(), stop_at_failure=len(ranks) == 1)
+    _raise_first(list(failures.values()), len(ranks))
 
 
 def _attach_all(
-    ranks: Iterable[tuple[int, int | None]], wanted: Wanted, stop_at_failure: bool = False
-) -> list[ProbeError]:
-    """Attach to each (pid, rank); the failures, each of which is a line on stderr."""
+    ranks: Iterable[tuple[int, int | None]], wanted: Wanted, said: set[str], stop_at_failure: bool = False
+) -> dict[int, ProbeError]:
+    """Attach to each (pid, rank); the failures by pid, each of which is a line on stderr unless it was said before."""
     from probe.attach import attach
     from probe.serve.jobs import JobServers
 
     servers = JobServers(wanted.listen.order() if wanted.listen else None, wanted.server)
     attached: list[Attached] = []
-    failures: list[ProbeError] = []
+    failures: dict[int, ProbeError] = {}
     for pid, rank in ranks:
         try:
             with servers.of(pid) as served:
@@ -70,8 +71,11 @@ def _attach_all(
         except ProbeError as error:
             if stop_at_failure:
                 raise
-            failures.append(error)
-            say(f"failed    {who(rank, pid)}  [{error.code}] {error}")
+            failures[pid] = error
+            told = f"failed    {who(rank, pid)}  [{error.code}] {error}"
+            if told not in said:
+                say(told)
+            said.add(told)
     _say_left_alone(attached)
     if servers.why_none:
         say(f"No server beside the job: {servers.why_none}. Commands ask its agents themselves.")
@@ -97,8 +101,9 @@ def attach_as_they_come(pids: Sequence[int], wanted: Wanted, needs_torch: bool =
     """Attach to the ranks of these processes, and to those that appear later, until all the processes have ended.
 
     needs_torch: leave a rank alone until it has loaded torch, which takes seconds after its start.  A rank that could
-    not be attached to has its line on stderr and is tried again only if it executes another program; at the end an
-    error with the first failure's code is raised.  Raises EndpointError if a process does not exist at the beginning.
+    not be attached to has its line on stderr, and is tried again if it executes another program, or as long as its port
+    is in use: the server of the ranks before a restart ends a second after them.  At the end an error with the first
+    failure's code is raised.  Raises EndpointError if a process does not exist at the beginning.
     """
     from probe.host.processes import program, start_ticks
 
@@ -106,22 +111,29 @@ def attach_as_they_come(pids: Sequence[int], wanted: Wanted, needs_torch: bool =
     if gone := [pid for pid, ticks in began.items() if ticks is None]:
         raise EndpointError(f"There is no process {gone[0]}.", "Run: probe list")
     tried: dict[tuple[int, tuple[int, int] | None], int | None] = {}  # process and its program -> rank
+    failures: list[ProbeError] = []
+    without_port: dict[int, ProbeError] = {}  # by pid
+    said: set[str] = set()
 
     def new_ranks() -> Iterator[tuple[int, int | None]]:
         for pid, rank in _ranks_now(left, needs_torch).items():
             process = pid, program(pid)
             # A launcher whose ranks are gone looks like a job of its own.
-            if process not in tried and (rank is not None or all(each is None for each in tried.values())):
+            is_new = process not in tried and (rank is not None or all(each is None for each in tried.values()))
+            if without_port.pop(pid, None) or is_new:
                 tried[process] = rank
                 yield pid, rank
 
-    failures: list[ProbeError] = []
     if not needs_torch and not _ranks_now(pids, needs_torch):
         say("No rank has started yet: waiting for one.")
     while left := [pid for pid in pids if start_ticks(pid) == began[pid]]:
-        failures += _attach_all(new_ranks(), wanted)
+        for pid, error in _attach_all(new_ranks(), wanted, said).items():
+            if error.code == "port-in-use":
+                without_port[pid] = error
+            else:
+                failures.append(error)
         time.sleep(_POLL_S)
-    _raise_first(failures, len(tried))
+    _raise_first([*failures, *without_port.values()], len(tried))
 
 
 def _ranks_now(pids: Iterable[int], needs_torch: bool) -> dict[int, int | None]:
