@@ -13,6 +13,7 @@ from collections.abc import Callable
 _PRIVATE = "_probe_agent"  # the name under which an attached agent is loaded
 _CALLBACKS = "_probe_after_fork"  # on the os module, so that the next agent finds the list
 _LAID_BY = "_probe_laid_by"  # on the os module; the bootstrap takes the modules from there
+_ROOT = sys.modules.get(_PRIVATE)  # the package that this module is loaded into
 
 
 def in_child(call: Callable[[], None]) -> None:
@@ -42,6 +43,8 @@ def lay_by_modules() -> None:
     Left to the garbage collector they would pile up: a full collection runs only once a quarter of all objects are new,
     which takes long in a large job.
     """
+    if sys.modules.get(_PRIVATE, _ROOT) is not _ROOT:  # an attach of another version did not wait: they are its agent's
+        return
     modules = {name: module for name, module in list(sys.modules.items()) if name.partition(".")[0] == _PRIVATE}
     setattr(os, _LAID_BY, modules)
     forget_modules()

@@ -199,14 +199,16 @@ def _load(modules):
             time.sleep(0)  # compiling keeps the GIL: the training waits no longer than one file takes
 
 def _leave():
-    """Take out the agent that is inside."""
+    """Take out the agent that is inside.  One that does not end stays, with its modules: another beside it would take
+    its hooks for torch's own."""
     import sys
     main = sys.modules.get(PACKAGE + ".agent.main")
     try:
         if main is not None:
             main.stop()
-    finally:
-        _forget()
+    except BaseException as error:
+        raise _refusal("attach-running", "the agent that is inside does not end: " + str(error))
+    _forget()
 
 def _forget():
     import os
