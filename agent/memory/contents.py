@@ -1,7 +1,7 @@
 """How an object holds what it refers to, in the words of a path: `.weight`, `[3]`, ` closure of record().seen`.
 
 Called by walk.py for the few objects on the way to a tensor.  Invariant: nothing is asked but C accessors, and no
-object is referred to by what is returned: everything goes by id.
+object is referred to by what is returned: everything goes by id, classes too, as a metaclass may hash and compare them.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ Labels = dict[int, str]  # id of an object -> the text of the edge that leads to
 
 Read = Callable[[Any], Labels]
 
-_KEYS = (str, int, bool, float)
+_KEYS = frozenset(map(id, (str, int, bool, float)))
 _KEY_CHARACTERS = 80
-_FRAMES: dict[type, str] = {GeneratorType: "gi_frame", CoroutineType: "cr_frame", AsyncGeneratorType: "ag_frame"}
+_FRAMES = {id(GeneratorType): "gi_frame", id(CoroutineType): "cr_frame", id(AsyncGeneratorType): "ag_frame"}
 
 
 class Contents:
@@ -62,14 +62,14 @@ class Contents:
 
     def _read(self, holder: Any) -> Labels:
         kind = type(holder)
-        if kind in _FRAMES:
-            frame = getattr(holder, _FRAMES[kind])
+        if id(kind) in _FRAMES:
+            frame = getattr(holder, _FRAMES[id(kind)])
             self._special[id(frame)] = labels = _of_suspended(holder, frame)
             return labels | {id(frame): ""}  # before Python 3.11 its frame is an object between
         if kind is FunctionType:
             return self._of_function(holder)
-        if kind in _READERS:
-            return _READERS[kind](holder)
+        if id(kind) in _READERS:
+            return _READERS[id(kind)](holder)
         for base, read in _CONTAINERS:
             if issubclass(kind, base):
                 return read(holder) | self._of_instance(holder)
@@ -154,7 +154,7 @@ def _of_dict(holder: Any) -> Labels:
 
 
 def _key(key: Any) -> str:
-    return repr(key)[:_KEY_CHARACTERS] if type(key) in _KEYS else f"‹{class_name(key)}›"
+    return repr(key)[:_KEY_CHARACTERS] if id(type(key)) in _KEYS else f"‹{class_name(key)}›"
 
 
 def _numbered(base: Any) -> Read:
@@ -165,11 +165,11 @@ def _unordered(base: Any) -> Read:
     return lambda holder: {id(value): "[*]" for value in base.__iter__(holder)}
 
 
-_READERS: dict[type, Read] = {
-    CellType: _of_cell,
-    TracebackType: _of_traceback,
-    FrameType: _of_frame,
-    MethodType: _of_method,
+_READERS: dict[int, Read] = {
+    id(CellType): _of_cell,
+    id(TracebackType): _of_traceback,
+    id(FrameType): _of_frame,
+    id(MethodType): _of_method,
 }
 _CONTAINERS: tuple[tuple[type, Read], ...] = (
     (dict, _of_dict),

@@ -140,7 +140,7 @@ class Survey:
         return [
             kind
             for key, kind in self.storages.classes.items()
-            if kind in (torch.Tensor, torch.nn.Parameter) or key in met or self.roots.is_users_class(kind)
+            if kind is torch.Tensor or kind is torch.nn.Parameter or key in met or self.roots.is_users_class(kind)
         ]
 
     def _worth_seeking(self) -> list[tuple[Any, Storage]]:

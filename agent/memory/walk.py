@@ -26,7 +26,7 @@ _AT_ONCE, _WIDE = 1024, 4096  # of what one object refers to, the rest comes las
 _MANY = 64  # are looked through for atoms alone before each is looked at
 _LARGEST = 2_000_000  # a container with more is not entered: what it refers to is copied meanwhile
 _NONE: frozenset[int] = frozenset()
-_SIZED: tuple[Any, ...] = (list, tuple, dict, set)
+_SIZED = frozenset(map(id, (list, tuple, dict, set)))
 _LONGEST_PATH = 4096
 _ATOMS = (
     str, int, float, bool, bytes, complex, range, slice, type(None), type(...), types.CodeType, types.ModuleType,
@@ -106,7 +106,8 @@ class Walk:
                     return
             if queue:
                 holder = queue.popleft() if len(queue) < _WIDE else queue.pop()
-                held = referents(holder) if type(holder) not in _SIZED or len(holder) < _LARGEST else self._too_many()
+                kind = id(type(holder))
+                held = referents(holder) if kind not in _SIZED or len(holder) < _LARGEST else self._too_many()
             else:
                 holder, held = rests.popleft()
             if len(held) > _MANY:
@@ -115,11 +116,14 @@ class Walk:
             left -= _EACH + len(held)
             for each in held:
                 kind = id(type(each))
-                if kind in atoms or id(each) in parents or id(each) in barren:
+                if kind in atoms:
+                    continue
+                key = id(each)
+                if key in parents or key in barren:
                     continue
                 if is_class(each) and not self._roots.is_users_class(each):
                     continue
-                parents[id(each)] = holder
+                parents[key] = holder
                 queue.append(each)
                 if kind in wanted:
                     met.append(each)
@@ -189,4 +193,4 @@ class Walk:
 
 def is_cached(way: tuple[Any, ...]) -> bool:
     """Whether functools.lru_cache is on the way."""
-    return _lru_cache_wrapper in way
+    return any(kind is _lru_cache_wrapper for kind in way)

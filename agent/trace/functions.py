@@ -13,14 +13,15 @@ from functools import _lru_cache_wrapper, cached_property, partial, partialmetho
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
-from ..inspect.classes import MRO, SPACE, is_class
+from ..inspect.classes import MRO, SPACE, is_class, isinstance_of
 from ..names.namespace import USERS, file_owner
 from .kernel import ASYNC_GENERATOR
 
 _OURS = __name__.partition(".")[0]
 _MOST_NAMES, _MOST_TOLD = 2000, 10
 _MOST_WRAPPED = 16
-_SET_BY_C = (MethodType, partial, partialmethod, property, staticmethod, classmethod, cached_property)
+_MEMBERS = (FunctionType, MethodType, partial, partialmethod, property, staticmethod, classmethod, cached_property)
+_MEMBER_IDS = frozenset(map(id, _MEMBERS))  # a metaclass of the job's may compare classes by code of its own
 # Files of torch's that run at each operation or whose code other taps swap.
 _OF_TORCH = (
     "_", "autograd/", "compiler/", "cuda/graphs.py", "fx/", "jit/", "nn/modules/module.py", "optim/optimizer.py",
@@ -90,14 +91,14 @@ def _functions_in(module: str, names: dict[str, Any]) -> Iterator[tuple[str, Any
             yield name, value
         elif is_class(value) and SPACE(value).get("__module__") == module:
             for inner, member in list(SPACE(value).items()):
-                if type(member) in (FunctionType, *_SET_BY_C) and not inner.startswith("__"):
+                if id(type(member)) in _MEMBER_IDS and not inner.startswith("__"):
                     yield f"{name}.{inner}", member
 
 
 def _modules() -> Iterator[tuple[str, dict[str, Any]]]:
     """Every module but the agent's, with its dictionary."""
     for name, module in list(sys.modules.items()):
-        if ModuleType in MRO(type(module)) and name.partition(".")[0] != _OURS:
+        if isinstance_of(module, ModuleType) and name.partition(".")[0] != _OURS:
             yield name, object.__getattribute__(module, "__dict__")
 
 
@@ -153,11 +154,11 @@ def _function(value: Any, in_class: bool) -> tuple[FunctionType, bool]:
             return value, bound
         if kind is staticmethod:
             value, bound = value.__func__, False
-        elif kind in (classmethod, MethodType):
+        elif kind is classmethod or kind is MethodType:
             value, bound = value.__func__, True
         elif kind is property:
             value = value.fget
-        elif kind in (partial, partialmethod, cached_property):
+        elif kind is partial or kind is partialmethod or kind is cached_property:
             value = value.func
         elif kind is _lru_cache_wrapper:
             value = value.__dict__.get("__wrapped__")

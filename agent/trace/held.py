@@ -1,7 +1,8 @@
 """What is read of a call's arguments: how large the first one is, and since when the call has been waiting.
 
 Called by the hooks of a traced function, on the job's threads.  Invariant: no code of the job's runs: properties,
-__len__ and __getattr__ of its classes are left alone, and what cannot be read without them is not known.
+__len__ and __getattr__ of its classes are left alone, as are __eq__ and __hash__ of their metaclasses, and what cannot
+be read without them is not known.
 """
 
 from __future__ import annotations
@@ -26,19 +27,19 @@ _Way = Callable[[Any], Any]
 
 def size_reader() -> Callable[[Any], int]:
     """A function for the size of an object: elements of a container or a tensor, characters of a text."""
-    torch = sys.modules.get("torch")
-    tensors: frozenset[Any] = frozenset()
+    torch, tensor, parameter = sys.modules.get("torch"), None, None
     if torch is not None and torch_is_imported():
-        tensors = frozenset({torch.Tensor, torch.nn.Parameter})
+        tensor, parameter = torch.Tensor, torch.nn.Parameter
         base: Any = MRO(torch.Tensor)[1]  # torch 2.1 has another name for it
         count, modes = base.numel, torch._C._len_torch_function_stack
         tracing = torch._C._get_tracing_state
 
     def size(value: Any) -> int:
         kind = type(value)
-        if kind in _SIZED:
-            return len(value)
-        if kind in tensors and not modes() and tracing() is None:  # a mode is the job's code; a trace would record it
+        if type(kind) is type:  # any other would be asked for the hash of its class
+            return len(value) if kind in _SIZED else UNKNOWN
+        # a mode is the job's code; a trace would record it
+        if (kind is tensor or kind is parameter) and not modes() and tracing() is None:
             found = count(value)
             return found if type(found) is int else UNKNOWN
         return UNKNOWN
@@ -62,16 +63,19 @@ def held_reader(name: str) -> Callable[[Any], Any]:
     if none has.  Without a name, it gives what it gets."""
     if not name:
         return lambda value: value
-    ways: dict[type, _Way] = {}
+    ways: dict[int, _Way] = {}  # by id: a class may be hashed and compared by code of the job's
+    kinds: list[type] = []  # these classes, or another one could get the id
 
     def held(values: Iterable[Any]) -> Any:
         for value in values:
             kind = type(value)
-            way = ways.get(kind)
+            way = ways.get(id(kind))
             if way is None:
                 if len(ways) >= _MOST_TYPES:
                     ways.clear()
-                way = ways[kind] = _way(kind, name)
+                    kinds.clear()
+                kinds.append(kind)
+                way = ways[id(kind)] = _way(kind, name)
             found = way(value)
             if found is not None:
                 return found

@@ -14,7 +14,7 @@ from typing import Any
 
 from probe.agent.memory.places import Places
 from probe.agent.memory.roots import Roots
-from probe.agent.memory.walk import Root, Walk
+from probe.agent.memory.walk import Root, Walk, is_cached
 
 
 class Wanted:
@@ -33,6 +33,14 @@ class Meta(type):
     def __getattribute__(cls, name: str) -> Any:
         RAN.append(name)
         return super().__getattribute__(name)
+
+    def __eq__(cls, other: object) -> bool:
+        RAN.append("class eq")
+        return cls is other
+
+    def __hash__(cls) -> int:
+        RAN.append("class hash")
+        return id(cls)
 
 
 class Hostile(metaclass=Meta):
@@ -56,6 +64,14 @@ class Table(dict[str, Any]):
     def items(self) -> Any:
         RAN.append("items")
         return super().items()
+
+
+class Row(list[Any], metaclass=Meta):
+    pass
+
+
+class Key(metaclass=Meta):
+    pass
 
 
 class Shared:
@@ -164,11 +180,14 @@ def test_globals_and_classes_of_the_users_and_variables_of_other_threads() -> No
 def test_no_code_of_the_users_runs_and_nothing_is_kept() -> None:
     wanted = Wanted()
     dies, hostile, table = weakref.ref(wanted), Hostile(wanted), Table(x=Wanted())
+    row, keyed = Row([Wanted()]), {Key(): Wanted()}
     RAN.clear()
     texts = found()
+    is_cached((Hostile, Row))
     ran = list(RAN)
-    assert ran == [] and len(texts) == 2
-    assert f"{test_no_code_of_the_users_runs_and_nothing_is_kept.__name__}().table['x']" in texts
+    name = test_no_code_of_the_users_runs_and_nothing_is_kept.__name__
+    assert ran == [] and len(texts) == 4 and row and keyed
+    assert {f"{name}().{place}" for place in ("table['x']", "row[0]", "keyed[‹Key›]")} <= set(texts)
     gc.disable()
     try:
         del wanted, hostile, table

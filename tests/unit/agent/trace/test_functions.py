@@ -147,6 +147,12 @@ class Hostile(type):
     def __getattribute__(cls, name: str) -> Any:
         raise AssertionError(name)
 
+    def __eq__(cls, other: object) -> bool:
+        raise AssertionError("a class was compared")
+
+    def __hash__(cls) -> int:
+        raise AssertionError("a class was hashed")
+
 
 def run(*_: Any) -> Any:
     raise AssertionError("the job's code ran")
@@ -174,6 +180,19 @@ def test_none_of_the_jobs_code_runs() -> None:
     with module() as its:
         its.thing = Hostile("Called", (), {"__call__": lambda self: None})()
         assert refused("thing").endswith(":Called.__call__.")
+        its.Holder = type("Holder", (), {"__module__": MODULE, "member": Hostile("Member", (), {})()})
+        sys.modules["a_module_of_its_own"] = Hostile("OwnModule", (ModuleType,), {})("a_module_of_its_own")
+        try:
+            assert f"{MODULE}:plain" in names_of_users()
+        finally:
+            del sys.modules["a_module_of_its_own"]
+
+
+def test_a_class_that_is_gone_does_not_leave_its_way_to_another() -> None:
+    held = held_reader("arrived")
+    for place in range(200):
+        kind = Slotted if place % 2 else Plain
+        assert held((type("Made", (kind,), {})(float(place + 1)),)) == place + 1
 
 
 def test_sizes_are_those_of_pythons_own_containers_and_texts() -> None:
