@@ -27,7 +27,10 @@ def _connect(path, key):
         return
     try:
         connection.connect(path)
-        _serve(connection, key)
+        try:
+            _serve(connection, key)
+        finally:
+            connection.shutdown(_socket.SHUT_RDWR)  # a child forked meanwhile keeps its copy open
     except BaseException:
         pass
     finally:
@@ -79,7 +82,7 @@ START = (
     _NAMES
     + r'''
 def _follow(connection, order):
-    """Start the agent, send OK or ER."""
+    """Start the agent, send OK or ER and its text, a line."""
     import json
     try:
         import _socket
@@ -90,10 +93,10 @@ def _follow(connection, order):
     except BaseException as error:
         code = getattr(error, "probe_code", "agent-failed")
         text = str(error) if code != "agent-failed" else _traceback(error)
-        connection.sendall(b"ER" + json.dumps([code, text]).encode("utf-8", "replace"))
+        connection.sendall(b"ER" + json.dumps([code, text]).encode("utf-8", "replace") + b"\n")
         return
     try:
-        connection.sendall(b"OK" + json.dumps(reply).encode())
+        connection.sendall(b"OK" + json.dumps(reply).encode() + b"\n")
     except OSError:  # the command has given up meanwhile and said so
         if not reply.get("already"):
             _leave()

@@ -72,7 +72,7 @@ def deliver(pid: int, bundle: Sequence[Part], timeout: float, wanted: Mapping[st
         check_interpreter(pid, hello["version"], hello["abiflags"])
         try:
             connection.send(_order(bundle, hello, connection.seconds_left, wanted or {}))
-            answer = connection.receive_all()
+            answer = connection.receive_answer()
         except _TooLate:
             raise refusal("attach-timeout", pid, timeout=timeout) from None
         return Delivered(_reply(pid, answer, hello), ".".join(map(str, hello["version"])), injected, hello_ms)
@@ -194,9 +194,12 @@ class _TargetConnection:
             self._wait(self._socket, select.POLLOUT)
             view = view[self._socket.send(view) :]
 
-    def receive_all(self) -> bytes:
-        """All that comes until the target closes the connection."""
-        return b"".join(iter(self._receive, b""))
+    def receive_answer(self) -> bytes:
+        """A line, or what came of it before the target closed the connection: that may wait for the GIL."""
+        answer = bytearray()
+        while not answer.endswith(b"\n") and (part := self._receive()):
+            answer += part
+        return bytes(answer)
 
     def close(self) -> None:
         self._socket.close()
