@@ -23,6 +23,7 @@ from .inspect.frames import named
 from .memory.tensors import Tensors
 from .names.modules import Modules
 from .samplers.sampler_loop import SamplerLoop
+from .serve.listening import Listener
 from .serve.own_memory import OwnMemory
 from .serve.peers import Peers
 from .serve.profiles import Profiles
@@ -49,10 +50,11 @@ _REMAIN_S = 60.0  # for the agent's thread
 class Agent:
     """Made by main.start(); _run() is the agent's thread."""
 
-    def __init__(self, endpoint: str, uids: set[int], version: str, pynvml_path: str | None = None) -> None:
+    def __init__(self, listener: Listener, uids: set[int], version: str, pynvml_path: str | None = None) -> None:
         self.name = ""  # of the job, as given at attach
         self._served: dict[str, Any] | None = None  # by the server of the job on this host
-        self._identity = {"agent": version, "protocol": wire.PROTOCOL, "endpoint": endpoint, **identity()}
+        self.server = Server(listener, uids)
+        self._identity = {"agent": version, "protocol": wire.PROTOCOL, "endpoint": self.server.endpoint, **identity()}
         self.header, self.log, self.boundary, self.sampling = Header(), Log(), Boundary(), Sampling()
         self.streams = {name: Stream(name, slots) for name, slots in STREAMS.items() if name not in ON_DEMAND}
         self.modules = Modules(self.log)
@@ -61,7 +63,6 @@ class Agent:
         self.step_ends, self.rss = StepEnds(self.steps, self.streams[SPANS].position), Rss()
         self.steps.rss_bytes = self.rss.read
         self.boundary.wake, self.boundary.steps = self.steps.wake, lambda: self.steps.count
-        self.server = Server(endpoint, uids)
         self.profiles = Profiles(self.server, self.streams, self.log, self.steps)
         self.captures = Captures(self.server, self.streams, self.log, self.boundary, self.steps, self.sampling)
         self.evals = Evals(self.server, self.boundary, self.steps, self.log, self.streams[SPANS], self.captures)

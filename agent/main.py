@@ -15,6 +15,7 @@ from .agent import Agent
 from .facts import start_ticks
 from .fork import lay_by_modules
 from .noop import noop
+from .serve.listening import listener_in_new_folder
 from .taps import device_policy
 
 _HALT_S = 0.5  # for the agent's thread, when the interpreter ends
@@ -66,9 +67,8 @@ def _wait_for_leaving_agent() -> None:
 def _new_agent(facts: dict[str, Any]) -> Agent:
     uids, version = {os.geteuid(), int(facts["uid"])}, str(facts["version"])
     owner = os.getpid()
-    path = f"{_folder()}/{owner}-{start_ticks()}.sock"
-    agent = Agent(f"ipc://{path}", uids, version, facts.get("pynvml_path"))
-    listener = agent.server.connections.listener
+    listener = listener_in_new_folder(f"{owner}-{start_ticks()}.sock")
+    agent = Agent(listener, uids, version, facts.get("pynvml_path"))
 
     def end() -> None:
         """Before the interpreter ends, or a thread that needs it after that could take the process down with it."""
@@ -103,16 +103,3 @@ def _new_agent(facts: dict[str, Any]) -> Agent:
         stopped()
         raise
     return agent
-
-
-def _folder() -> str:
-    """A new directory that only this user can enter, with a path short enough for a unix socket (108 bytes)."""
-    parents = [os.environ.get("TMPDIR", "/tmp"), "/tmp", "/dev/shm", "/var/tmp", "/run"]
-    for parent in parents:
-        folder = f"{parent}/probe-{os.geteuid()}-{os.urandom(4).hex()}"
-        if len(folder) > 60:  # readers on this host prepend /proc/<pid>/root, and the socket's name is appended
-            continue
-        with contextlib.suppress(OSError):
-            os.mkdir(folder, 0o700)
-            return folder
-    raise OSError(f"no directory for a socket could be made in any of {', '.join(parents)}")

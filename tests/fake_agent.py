@@ -18,6 +18,7 @@ import pytest
 from probe import protocol as wire
 from probe.agent.inspect.frames import named
 from probe.agent.inspect.interpreter_layout import interpreter_layout
+from probe.agent.serve.listening import Listener
 from probe.agent.serve.own_memory import OwnMemory
 from probe.agent.serve.server import Key, Refused, Server
 from probe.agent.steps.sampling import Sampling
@@ -93,7 +94,7 @@ class FakeAgent:
             "taps": {tap.name: "on" for tap in TAPS if tap.name != "device"},  # its job does not use CUDA
             "boot_id": boot_id(), "id": os.urandom(8).hex(), "sampling": Sampling().settings(), **facts,
         }  # fmt: skip
-        self.server = Server(f"ipc://{path}", {os.getuid() if uid is None else uid})
+        self.server = Server(Listener(str(path)), {os.getuid() if uid is None else uid})
         self.handlers = {
             wire.HELLO: self._hello, wire.SNAPSHOT: self._snapshot, wire.SCAN: self._scan, wire.LOG: self._log,
             wire.ALIGN: self._align, wire.DETACH: self._detach, wire.ARM: self._arm, wire.GO: self._go,

@@ -67,8 +67,8 @@ class Connection:
 class Connections:
     """wake() on any thread, all else on the agent's.  trouble: in words, for facts; listener: where clients connect."""
 
-    def __init__(self, path: str, uids: set[int], take: Callable[[Connection, list[bytes]], None]) -> None:
-        """Listen at this path for processes of these users and of root.  take: gets each message that comes.
+    def __init__(self, listener: Listener, uids: set[int], take: Callable[[Connection, list[bytes]], None]) -> None:
+        """Listen for processes of these users and of root.  take: gets each message that comes.
 
         Raises OSError.
         """
@@ -79,7 +79,7 @@ class Connections:
         self._eventfd = os.fstat(self._wake)
         self._spare = os.dup(self._wake)  # closed for a moment to tell a client that no descriptor is left
         self._polled.add(self._wake, select.POLLIN)
-        self.listener = Listener(path)
+        self.listener = listener
         self._listen(True)
 
     def wake(self) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 from ... import protocol as wire
 from ..noop import noop
 from .connections import Connection, Connections
+from .listening import Listener
 
 Key = tuple[Connection, bytes]  # a request: the client, the request's id
 Frames = list[Any]
@@ -69,8 +70,8 @@ class _Call:
 class Server:
     """run() on the agent's thread until stop(); post() and wake() on any thread."""
 
-    def __init__(self, endpoint: str, uids: set[int]) -> None:
-        self.endpoint = endpoint
+    def __init__(self, listener: Listener, uids: set[int]) -> None:
+        self.endpoint = f"ipc://{listener.path}"
         self.handlers: dict[str, Callable[[Key, dict[str, Any], Frames], None]] = {
             wire.NEXT: self._next,
             wire.CANCEL: self._cancel,
@@ -82,7 +83,7 @@ class Server:
         self._posted: deque[tuple[Key, bytes, Frames]] = deque()
         self._calls: deque[_Call] = deque()
         self._stopping = self._tick_now = self.halted = self._has_run = False
-        self.connections = Connections(endpoint.removeprefix("ipc://"), uids, self._take_request)
+        self.connections = Connections(listener, uids, self._take_request)
         self.wake = self.connections.wake
         self._rested = time.monotonic()
 

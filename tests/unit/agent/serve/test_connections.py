@@ -15,6 +15,7 @@ import pytest
 from raw_client import RawClient
 
 from probe.agent.serve.connections import Connection, Connections
+from probe.agent.serve.listening import Listener
 
 
 class Short:
@@ -49,7 +50,7 @@ def taken() -> list[list[bytes]]:
 
 @pytest.fixture
 def connections(short_folder: Path, taken: list[list[bytes]]) -> Iterator[Connections]:
-    made = Connections(f"{short_folder}/s", {os.getuid()}, lambda client, message: taken.append(message))
+    made = Connections(Listener(f"{short_folder}/s"), {os.getuid()}, lambda client, message: taken.append(message))
     yield made
     made.close(0)
 
@@ -133,7 +134,7 @@ def test_a_connection_that_cannot_be_accepted_waits(
 def test_a_removed_path_is_made_again_for_this_user_alone(tmp_path: Path, taken: list[list[bytes]]) -> None:
     folder = tmp_path / "folder"
     folder.mkdir(0o700)
-    connections = Connections(f"{folder}/s", {os.geteuid()}, lambda client, message: taken.append(message))
+    connections = Connections(Listener(f"{folder}/s"), {os.geteuid()}, lambda client, message: taken.append(message))
     before = len(os.listdir("/proc/self/fd"))
     shutil.rmtree(folder)
     connections.maintain()
@@ -154,7 +155,7 @@ def test_a_removed_path_is_made_again_for_this_user_alone(tmp_path: Path, taken:
 def test_a_folder_that_others_may_enter_gets_no_socket(tmp_path: Path) -> None:
     folder = tmp_path / "folder"
     folder.mkdir(0o700)
-    connections = Connections(f"{folder}/s", {os.geteuid()}, lambda client, message: None)
+    connections = Connections(Listener(f"{folder}/s"), {os.geteuid()}, lambda client, message: None)
     shutil.rmtree(folder)
     folder.mkdir()
     folder.chmod(0o777)
@@ -167,7 +168,9 @@ def test_numbers_that_the_job_uses_again_are_neither_read_nor_written_to_nor_clo
     short_folder: Path, taken: list[list[bytes]]
 ) -> None:
     before = descriptors()
-    connections = Connections(f"{short_folder}/s", {os.getuid()}, lambda client, message: taken.append(message))
+    connections = Connections(
+        Listener(f"{short_folder}/s"), {os.getuid()}, lambda client, message: taken.append(message)
+    )
     client = RawClient(f"{short_folder}/s")
     for _ in range(2):
         connections.wait(100)

@@ -12,6 +12,7 @@ from raw_client import RawClient
 
 from probe import protocol as wire
 from probe.agent.serve import server as of_server
+from probe.agent.serve.listening import Listener
 from probe.agent.serve.server import Key, Server
 
 
@@ -19,7 +20,7 @@ from probe.agent.serve.server import Key, Server
 def server(short_folder: Path) -> Iterator[Server]:
     import os
 
-    made = Server(f"ipc://{short_folder}/s", {os.getuid()})
+    made = Server(Listener(f"{short_folder}/s"), {os.getuid()})
     yield made
     made.stop()
     for thread in threading.enumerate():
