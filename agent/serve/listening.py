@@ -68,7 +68,8 @@ class Listener:
             found = os.lstat(folder)
             if found.st_uid == os.geteuid() and found.st_mode == stat.S_IFDIR | 0o700:
                 if not self.is_open:
-                    os.unlink(self.path)
+                    with contextlib.suppress(FileNotFoundError):  # the last time it was not bound again
+                        os.unlink(self.path)
                 socket = _listening_at(self.path)
                 self.close()
                 self.socket, self._known = socket, os.fstat(socket.fileno())

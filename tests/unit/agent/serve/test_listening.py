@@ -14,6 +14,7 @@ from raw_client import RawClient
 from probe.agent.serve import listening
 from probe.agent.serve.listening import Listener, listener_in_new_folder
 
+Listens = Callable[[str], Listener]
 ROOM = 60 - len(f"/probe-{os.geteuid()}-01234567")  # bytes of the directory in which the folder is made
 
 
@@ -27,7 +28,7 @@ def other(short_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def listens(monkeypatch: pytest.MonkeyPatch, other: Path) -> Iterator[Callable[[str], Listener]]:
+def listens(monkeypatch: pytest.MonkeyPatch, other: Path) -> Iterator[Listens]:
     """Makes a listener of a job with this TMPDIR, and removes it with the test."""
     made: list[Listener] = []
 
@@ -44,7 +45,7 @@ def listens(monkeypatch: pytest.MonkeyPatch, other: Path) -> Iterator[Callable[[
 
 @pytest.mark.parametrize("temporary", ["mine", "link"])
 def test_readers_reach_it_through_the_root_of_the_job(
-    listens: Callable[[str], Listener], short_folder: Path, monkeypatch: pytest.MonkeyPatch, temporary: str
+    listens: Listens, short_folder: Path, monkeypatch: pytest.MonkeyPatch, temporary: str
 ) -> None:
     """An absolute link would lead them out of a container."""
     (short_folder / "mine").mkdir()
@@ -56,7 +57,7 @@ def test_readers_reach_it_through_the_root_of_the_job(
 
 
 def test_a_directory_without_room_for_a_socket_is_left_as_it_was(
-    listens: Callable[[str], Listener], short_folder: Path, other: Path, monkeypatch: pytest.MonkeyPatch
+    listens: Listens, short_folder: Path, other: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     listening_at = listening._listening_at
     full = short_folder / "full"
@@ -76,16 +77,30 @@ def test_a_directory_without_room_for_a_socket_is_left_as_it_was(
 
 @pytest.mark.parametrize(("character", "fits"), [("x", True), ("\N{LATIN SMALL LETTER U WITH DIAERESIS}", False)])
 def test_the_length_of_a_path_is_counted_in_bytes(
-    listens: Callable[[str], Listener], short_folder: Path, character: str, fits: bool
+    listens: Listens, short_folder: Path, character: str, fits: bool
 ) -> None:
     folder = short_folder / character.ljust(ROOM - len(f"{short_folder}/"), "x")
     folder.mkdir()
     assert listens(str(folder)).path.startswith(f"{folder}/") == fits
 
 
-def test_a_directory_that_readers_cannot_name_is_left_out(
-    listens: Callable[[str], Listener], short_folder: Path, other: Path
-) -> None:
+def test_a_directory_that_readers_cannot_name_is_left_out(listens: Listens, short_folder: Path, other: Path) -> None:
     folder = os.fsencode(short_folder) + b"/\xff"
     os.mkdir(folder)
     assert listens(os.fsdecode(folder)).path.startswith(f"{other}/")
+
+
+def test_it_listens_again_once_there_is_room_for_a_socket(listens: Listens, monkeypatch: pytest.MonkeyPatch) -> None:
+    listener = listens("/tmp")
+    os.close(listener.socket.fileno())  # as a job does with what it does not know
+    with monkeypatch.context() as short:
+        short.setattr(listening, "_listening_at", fails)
+        listener.restore()
+        assert not listener.is_open
+    listener.restore()
+    assert listener.is_open
+    RawClient(listener.path).close()
+
+
+def fails(path: str) -> Any:
+    raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
