@@ -13,13 +13,13 @@ from functools import partial
 from typing import Any
 
 from .. import protocol as wire
-from ..streams import LOG_THREAD, ON_DEMAND, SAMPLES, SPANS, STEPS, STREAMS
+from ..streams import ON_DEMAND, SAMPLES, SPANS, STEPS, STREAMS
 from . import fork
 from .boundary.boundary import Boundary
 from .capture.captures import Captures
 from .evals.evals import Evals
 from .facts import current, identity, line, served_by
-from .inspect.frames import named
+from .inspect.threads import Threads
 from .memory.tensors import Tensors
 from .names.modules import Modules
 from .samplers.sampler_loop import SamplerLoop
@@ -57,7 +57,7 @@ class Agent:
         self._identity = {"agent": version, "protocol": wire.PROTOCOL, "endpoint": self.server.endpoint, **identity()}
         self.header, self.log, self.boundary, self.sampling = Header(), Log(), Boundary(), Sampling()
         self.streams = {name: Stream(name, slots) for name, slots in STREAMS.items() if name not in ON_DEMAND}
-        self.modules = Modules(self.log)
+        self.modules, self.threads = Modules(self.log), Threads(self.log)
         self.sampler_loop = SamplerLoop(self.streams[SAMPLES], self.log, pynvml_path)
         self.steps = Steps(self.streams[STEPS], self.boundary.stepped, self.sampling)
         self.step_ends, self.rss = StepEnds(self.steps, self.streams[SPANS].position), Rss()
@@ -74,13 +74,12 @@ class Agent:
         self._left_behind: list[str] = []  # what could not be removed, in words
         self.peers = Peers(self.server, self._identity["id"])
         self.on_stopped: Callable[[], None] = lambda: None
-        self._threads: dict[int, dict[str, Any]] = {}
         self._wire_up()
 
     def _wire_up(self) -> None:
         server = self.server
         Scans(server, self.streams, self.log)
-        OwnMemory(server, self.profiles, self._threads)
+        OwnMemory(server, self.profiles, self.threads.told)
         server.on_tick, server.on_cancel = self._tick, partial(self.evals.cancel, by_client=True)
         server.handlers |= {
             wire.HELLO: self._hello,
@@ -148,10 +147,11 @@ class Agent:
         }
 
     def _run(self) -> None:
-        ctypes = sys.modules.get("ctypes")  # loaded in every job that has torch
-        if ctypes is not None:  # top and py-spy then show whose thread it is
+        # ctypes is loaded in every job that has torch; while it is being imported it has less
+        pythonapi = getattr(sys.modules.get("ctypes"), "pythonapi", None)
+        if pythonapi is not None:  # top and py-spy then show whose thread it is
             # PR_SET_NAME, without a CDLL of our own: that would make a class, a reference cycle.
-            ctypes.pythonapi["prctl"](15, b"probe-agent", 0, 0, 0)
+            pythonapi["prctl"](15, b"probe-agent", 0, 0, 0)
         try:
             self.server.run()
         finally:
@@ -188,18 +188,10 @@ class Agent:
         return min(due, self.evals.tick(), self.tensors.tick(), 1.0 if self.taps is None else self.taps.due_s)
 
     def _write_log(self) -> None:
-        self._log_threads()
+        self.threads.tell()
         self.modules.name()
         self.log.write()
         self.header.write(self.facts())
-
-    def _log_threads(self) -> None:
-        threading: Any = sys.modules.get("threading")
-        for ident, thread in list(threading._active.items()) if threading else []:
-            told = named(thread, thread is threading.main_thread())
-            if self._threads.get(ident) != told:
-                self._threads[ident] = told
-                self.log.put(LOG_THREAD, ident, told)
 
     # ---- requests
 
