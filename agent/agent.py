@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from .. import protocol as wire
-from ..streams import ON_DEMAND, SAMPLES, SPANS, STEPS, STREAMS
+from ..streams import SAMPLES, SPANS, STEPS
 from . import fork
 from .boundary.boundary import Boundary
 from .capture.captures import Captures
@@ -22,20 +22,16 @@ from .facts import current, identity, line, served_by
 from .inspect.threads import Threads
 from .memory.tensors import Tensors
 from .names.modules import Modules
+from .opened import Opened
 from .samplers.sampler_loop import SamplerLoop
-from .serve.listening import Listener
 from .serve.own_memory import OwnMemory
 from .serve.peers import Peers
 from .serve.profiles import Profiles
 from .serve.scans import Scans
-from .serve.server import Key, Refused, Server
-from .steps.rss import Rss
+from .serve.server import Key, Refused
 from .steps.sampling import Sampling
 from .steps.step_count import Steps
 from .steps.step_ends import StepEnds
-from .storage.header import Header
-from .storage.log import Log
-from .storage.rows import Stream
 from .taps.collectives.flight_recorder import dumps, groups
 from .taps.device_policy import are_recorded
 from .taps.tap import TapContext
@@ -50,18 +46,17 @@ _REMAIN_S = 60.0  # for the agent's thread
 class Agent:
     """Made by main.start(); _run() is the agent's thread."""
 
-    def __init__(self, listener: Listener, uids: set[int], version: str, pynvml_path: str | None = None) -> None:
+    def __init__(self, opened: Opened, version: str, pynvml_path: str | None = None) -> None:
         self.name = ""  # of the job, as given at attach
         self._served: dict[str, Any] | None = None  # by the server of the job on this host
-        self.server = Server(listener, uids)
+        self._opened, self.server, self.streams = opened, opened.server, opened.streams
         self._identity = {"agent": version, "protocol": wire.PROTOCOL, "endpoint": self.server.endpoint, **identity()}
-        self.header, self.log, self.boundary, self.sampling = Header(), Log(), Boundary(), Sampling()
-        self.streams = {name: Stream(name, slots) for name, slots in STREAMS.items() if name not in ON_DEMAND}
+        self.header, self.log, self.boundary, self.sampling = opened.header, opened.log, Boundary(), Sampling()
         self.modules, self.threads = Modules(self.log), Threads(self.log)
         self.sampler_loop = SamplerLoop(self.streams[SAMPLES], self.log, pynvml_path)
         self.steps = Steps(self.streams[STEPS], self.boundary.stepped, self.sampling)
-        self.step_ends, self.rss = StepEnds(self.steps, self.streams[SPANS].position), Rss()
-        self.steps.rss_bytes = self.rss.read
+        self.step_ends = StepEnds(self.steps, self.streams[SPANS].position)
+        self.steps.rss_bytes = opened.rss.read
         self.boundary.wake, self.boundary.steps = self.steps.wake, lambda: self.steps.count
         self.profiles = Profiles(self.server, self.streams, self.log, self.steps)
         self.captures = Captures(self.server, self.streams, self.log, self.boundary, self.steps, self.sampling)
@@ -75,6 +70,7 @@ class Agent:
         self.peers = Peers(self.server, self._identity["id"])
         self.on_stopped: Callable[[], None] = lambda: None
         self._wire_up()
+        fork.in_child(self._in_forked_child)
 
     def _wire_up(self) -> None:
         server = self.server
@@ -98,7 +94,6 @@ class Agent:
 
     def start(self) -> None:
         """Install the taps and start the thread.  On the bootstrap's thread."""
-        fork.in_child(self._in_forked_child)
         self._look_for_torch()
         self._write_log()
         start_new_thread(self._run, ())
@@ -268,12 +263,8 @@ class Agent:
         self.evals.release()
         self.modules.close()
         self.sampler_loop.close()
-        for part in self._closable():
+        for part in self._opened.memory():
             part.close()
-
-    def _closable(self) -> list[Stream | Log | Header | Rss]:
-        """What holds memory; asked for at the end, because some streams are made on demand."""
-        return [*self.streams.values(), self.log, self.header, self.rss]
 
     def _in_forked_child(self) -> None:
         """First in a forked child: remove the taps, close descriptors, leave locks and sockets alone."""
@@ -285,7 +276,7 @@ class Agent:
         if self.taps is not None:
             self.taps.forget()
         self.sampler_loop.forget()
-        for part in self._closable():
+        for part in self._opened.memory():
             with contextlib.suppress(BufferError):  # the server, whose thread does not exist here, was sending from it
                 part.close()
         self.server.connections.abandon()

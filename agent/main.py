@@ -12,10 +12,10 @@ from typing import Any
 from weakref import finalize
 
 from .agent import Agent
-from .facts import start_ticks
 from .fork import lay_by_modules
 from .noop import noop
-from .serve.listening import listener_in_new_folder
+from .opened import Opened
+from .storage.room import check_descriptors
 from .taps import device_policy
 
 _HALT_S = 0.5  # for the agent's thread, when the interpreter ends
@@ -67,8 +67,11 @@ def _wait_for_leaving_agent() -> None:
 def _new_agent(facts: dict[str, Any]) -> Agent:
     uids, version = {os.geteuid(), int(facts["uid"])}, str(facts["version"])
     owner = os.getpid()
-    listener = listener_in_new_folder(f"{owner}-{start_ticks()}.sock")
-    agent = Agent(listener, uids, version, facts.get("pynvml_path"))
+    check_descriptors()
+    with contextlib.ExitStack() as made:
+        agent = Agent(Opened(uids, made), version, facts.get("pynvml_path"))
+        made.pop_all()
+    listener = agent.server.connections.listener
 
     def end() -> None:
         """Before the interpreter ends, or a thread that needs it after that could take the process down with it."""

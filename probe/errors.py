@@ -63,6 +63,8 @@ REFUSALS = {
     "call-failed": ("A call in process {pid} failed: {why}.", AGAIN),
     "no-memory": ("Process {pid} could not map a page: {why}.",
                   "Raise its memory limit (ulimit -v, or the container's limit)."),
+    "no-descriptors": ("Process {pid} has no room for the agent: {why}.",
+                       "Raise its limit on open files: prlimit --nofile=4096 --pid {pid}"),
     "no-thread": ("Process {pid} could not create a thread: {why}.",
                   "Raise its limit on processes (ulimit -u, or the cgroup's pids.max) or on memory."),
     "tracing-failed": ("Tracing process {pid} failed: {why}.", AGAIN),

@@ -77,7 +77,8 @@ class Connections:
         self._polled, self._listens = Polled(), False
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._eventfd = os.fstat(self._wake)
-        self._spare = os.dup(self._wake)  # closed for a moment to tell a client that no descriptor is left
+        self._spare = -1  # closed for a moment to tell a client that no descriptor is left
+        self._restore_spare()
         self._polled.add(self._wake, select.POLLIN)
         self.listener = listener
         self._listen(True)

@@ -52,7 +52,7 @@ class Listener:
 
     def __init__(self, path: str) -> None:
         """Raises OSError."""
-        self.path, self._removed = path, False
+        self.path, self._removed, self._owner = path, False, os.getpid()
         self.socket = _listening_at(path)
         self._known = os.fstat(self.socket.fileno())
 
@@ -83,8 +83,10 @@ class Listener:
         close(self.socket, self._known)
 
     def remove(self) -> None:
-        """Leave no path behind; the socket itself stays."""
+        """Leave no path behind; the socket itself stays.  In a forked child the path is the parent's, and stays too."""
         self._removed = True
+        if os.getpid() != self._owner:
+            return
         for remove, target in ((os.unlink, self.path), (os.rmdir, os.path.dirname(self.path))):
             with contextlib.suppress(OSError):
                 remove(target)

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from .descriptors import is_same
 
 _OVERCOMMIT, _STRICT = "/proc/sys/vm/overcommit_memory", "2"
-_LIMITS, _UNLIMITED = "/proc/self/limits", "unlimited"
+_LIMITS, UNLIMITED = "/proc/self/limits", "unlimited"
 _RESERVED_SHARE = 8  # of the usual size one part in so many, where memory is reserved as a whole
 _ADD_SEALS, _KEEP_SIZE, _NO_WRITING, _NO_MORE_SEALS = 1033, 0x2 | 0x4, 0x10, 0x1  # of linux/fcntl.h
 
@@ -90,16 +90,17 @@ def _must_reserve() -> bool:
 
 
 def _addresses_are_limited() -> bool:
-    """Whether `ulimit -v` is set, as batch systems do: what we map is then missing to the job.
-
-    The module `resource` may be a file of the job's.
-    """
+    """Whether `ulimit -v` is set, as batch systems do: what we map is then missing to the job."""
     try:
-        with open(_LIMITS) as file:
-            soft = next((line.split()[3] for line in file if line.startswith("Max address space")), _UNLIMITED)
+        return soft_limit("Max address space") != UNLIMITED
     except OSError:
         return False
-    return soft != _UNLIMITED
+
+
+def soft_limit(name: str) -> str:
+    """Of this process, as the kernel says it.  Raises OSError.  The module `resource` may be a file of the job's."""
+    with open(_LIMITS) as file:
+        return next((line.split()[3] for line in file if line.startswith(name)), UNLIMITED)
 
 
 def _reserve(fd: int, size: int) -> None:

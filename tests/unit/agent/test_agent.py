@@ -2,26 +2,50 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
+from probe.agent import agent as agent_module
+from probe.agent import main, opened
 from probe.agent.agent import Agent
-from probe.agent.serve.listening import Listener
+from probe.agent.opened import Opened
+
+MINE = {os.geteuid()}
+
+
+@pytest.fixture(autouse=True)
+def folder(short_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the agent has its socket."""
+    monkeypatch.setenv("TMPDIR", str(short_folder))
+    return short_folder
 
 
 @pytest.fixture
-def agent(short_folder: Path) -> Iterator[Agent]:
+def agent() -> Iterator[Agent]:
     """Not started."""
-    made = Agent(Listener(f"{short_folder}/s"), {os.getuid()}, "0")
+    made = Agent(Opened(MINE, ExitStack()), "0")
     yield made
     made.take_out()
+    made.server.connections.listener.remove()
     made.server.close()
     made.release()
+
+
+def links() -> set[str]:
+    """What the descriptors of this process are open on."""
+    found = set()
+    for number in os.listdir("/proc/self/fd"):
+        if os.path.lexists(f"/proc/self/fd/{number}"):  # not the listing's own
+            found.add(os.readlink(f"/proc/self/fd/{number}"))
+    return found
 
 
 def test_its_thread_serves_while_the_job_imports_ctypes(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -30,3 +54,43 @@ def test_its_thread_serves_while_the_job_imports_ctypes(agent: Agent, monkeypatc
         agent.server.stop()
         agent._run()
     assert agent.server._has_run
+
+
+@pytest.mark.parametrize(
+    ("module", "part"), [(opened, "Server"), (opened, "Rss"), (opened, "Log"), (agent_module, "Traces")]
+)
+def test_an_agent_that_cannot_be_made_leaves_no_descriptor(
+    module: ModuleType, part: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def short(*_: Any) -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(module, part, short)
+    before = links()
+    with pytest.raises(OSError, match="Too many open files"):
+        main._new_agent({"uid": os.geteuid(), "version": "0"})
+    assert links() == before and not list(folder.iterdir())
+
+
+def test_a_child_forked_while_the_agent_is_made_keeps_nothing_of_it(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log, before, inherited = opened.Log, links(), set[str]()
+
+    def forking() -> Any:
+        reader, writer = os.pipe()
+        if not (child := os.fork()):
+            os.write(writer, "\n".join(links() - before).encode())
+            os._exit(0)
+        os.close(writer)
+        with open(reader) as file:
+            inherited.update(file.read().split("\n"))
+        assert os.waitpid(child, 0)[1] == 0
+        return log()
+
+    monkeypatch.setattr(opened, "Log", forking)
+    with ExitStack() as made:
+        Opened(MINE, made)
+        assert all(link.startswith("pipe:") for link in inherited)
+        assert len(list(folder.glob("*/*.sock"))) == 1  # it is not the child's
+    assert not list(folder.iterdir())

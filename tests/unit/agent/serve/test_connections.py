@@ -202,6 +202,23 @@ def test_numbers_that_the_job_uses_again_are_neither_read_nor_written_to_nor_clo
         each.close()
 
 
+def test_it_serves_without_a_spare_descriptor_and_gets_one_later(
+    short_folder: Path, taken: list[list[bytes]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def short(descriptor: int) -> int:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    with monkeypatch.context() as full:
+        full.setattr(os, "dup", short)
+        before = descriptors()
+        listener = Listener(f"{short_folder}/s")
+        connections = Connections(listener, {os.getuid()}, lambda client, message: taken.append(message))
+        assert len(descriptors() - before) == 2  # the listener and an eventfd
+    connections.maintain()
+    assert len(descriptors() - before) == 3
+    connections.close(0.0)
+
+
 def descriptors() -> set[int]:
     return {number for number in map(int, os.listdir("/proc/self/fd")) if is_open(number)}
 
