@@ -19,6 +19,7 @@ from .boundary.boundary import Boundary
 from .capture.captures import Captures
 from .evals.evals import Evals
 from .facts import current, identity, line, served_by
+from .fault import in_words
 from .inspect.threads import Threads
 from .memory.tensors import Tensors
 from .names.modules import Modules
@@ -167,7 +168,7 @@ class Agent:
                 hooks = self.server.tick_soon, self.step_ends.are_calls
                 self.taps = TorchTaps(TapContext(*parts, self.evals.current, {}, {}, *hooks))
             except Exception as error:  # an unknown torch: the rest of the agent is still useful
-                self.why_no_taps = f"off: not this torch: {error!r}"
+                self.why_no_taps = f"off: not this torch: {in_words(error)}"
         if self.taps is not None and not self.leaving:
             self.taps.tend()
 

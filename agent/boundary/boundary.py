@@ -15,6 +15,7 @@ from functools import partial
 from time import perf_counter_ns
 from types import CodeType, FrameType
 
+from ..fault import in_words
 from ..inspect.frame_locals import Copies
 from ..inspect.frames import frames_of_others
 from ..job_signals import raised_by_handler
@@ -137,7 +138,7 @@ class Boundary:
     def _note(self, error: Exception) -> None:
         if raised_by_handler(error):
             raise error
-        self.trouble = f"boundary: {error!r}"
+        self.trouble = f"boundary: {in_words(error)}"
 
     def _look(self, frame: FrameType) -> None:
         if self._running is not None or self._closed:

@@ -10,6 +10,7 @@ import contextlib
 from collections.abc import Callable, Mapping
 from time import perf_counter_ns
 
+from ..fault import in_words
 from ..storage.log import Log
 from ..storage.rows import Stream
 from .registry import SAMPLERS
@@ -52,7 +53,7 @@ class SamplerLoop:
         except Absent as absent:
             self._turn_off(name, str(absent))
         except Exception as error:  # an unknown kind of machine: the rest of the agent is still useful
-            self._turn_off(name, repr(error))
+            self._turn_off(name, in_words(error))
 
     def _turn_off(self, name: str, why: str) -> None:
         self._off[name] = f"off: {why}"

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from ... import protocol as wire
+from ..fault import in_words
 from ..noop import noop
 from .connections import Connection, Connections
 from .listening import Listener
@@ -161,7 +162,7 @@ class Server:
         try:
             return self.on_tick()
         except Exception as error:  # a bug of ours must not end the thread that serves everybody
-            self.fault = f"tick: {error!r}"
+            self.fault = f"tick: {in_words(error)}"
             return 1.0
 
     def _rest(self) -> None:

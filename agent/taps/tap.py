@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 from ...streams import BARE, SAMPLED
 from ..boundary.boundary import Boundary
 from ..evals.evaluation import Evaluation
+from ..fault import in_words
 from ..job_signals import raised_by_handler
 from ..names.modules import Modules
 from ..noop import noop
@@ -55,7 +56,7 @@ class TapContext:
             if raised_by_handler(error):
                 raise error
             if name not in faults:
-                faults[name] = f"{name}: {error!r}"
+                faults[name] = f"{name}: {in_words(error)}"
                 for tap in list(taps.values()):
                     if name in tap.off_after:
                         tap.switch(BARE)

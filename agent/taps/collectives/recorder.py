@@ -21,6 +21,7 @@ from time import perf_counter_ns
 from typing import Any
 
 from ...evals.evaluation import Evaluation
+from ...fault import in_words
 from ...inspect.call_around import call_around
 from ...inspect.exclusive import exclusively
 from ...job_signals import raised_by_handler
@@ -78,7 +79,7 @@ class CollectiveRecorder:
             self._register(with_waits=not why)
         except Exception as error:  # a torch with other operators: the job goes on without this tap
             self.remove()
-            self.why_off = repr(error)
+            self.why_off = in_words(error)
             return
         self.installed = True
         if why:
@@ -155,7 +156,7 @@ class CollectiveRecorder:
             raise error
         self.recording = False
         self._forbidden = self._forbidden or isinstance(error, LeftAlone)
-        self.why_off = str(error) if isinstance(error, LeftAlone) else repr(error)
+        self.why_off = str(error) if isinstance(error, LeftAlone) else in_words(error)
 
     def admit(self, evaluation: Evaluation, operation: Operation, args: tuple[Any, ...]) -> None:
         """Wait until this operation of the eval on this thread may begin, which its client knows.

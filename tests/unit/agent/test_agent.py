@@ -17,6 +17,7 @@ from probe.agent import agent as agent_module
 from probe.agent import main, opened
 from probe.agent.agent import Agent
 from probe.agent.opened import Opened
+from probe.host import agent_memory
 
 MINE = {os.geteuid()}
 
@@ -54,6 +55,21 @@ def test_its_thread_serves_while_the_job_imports_ctypes(agent: Agent, monkeypatc
         agent.server.stop()
         agent._run()
     assert agent.server._has_run
+
+
+@pytest.mark.parametrize("text", ["x", "\\", '"', "\N{LATIN SMALL LETTER U WITH DIAERESIS}"])
+def test_its_facts_are_told_however_long_the_reason_why_there_are_no_taps(
+    agent: Agent, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    def unknown(*_: Any) -> None:
+        raise ValueError(text * 100_000)
+
+    monkeypatch.setattr(agent_module, "torch_is_imported", lambda: True)
+    monkeypatch.setattr(agent_module, "TorchTaps", unknown)
+    agent._look_for_torch()
+    agent.header.write(agent.facts())
+    told = agent_memory.facts(os.getpid())
+    assert told is not None and told.taps["forward"].startswith("off: not this torch: ValueError(")
 
 
 @pytest.mark.parametrize(

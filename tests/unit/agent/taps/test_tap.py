@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from mmap import mmap
 from types import SimpleNamespace
 from typing import Any
@@ -17,7 +18,7 @@ from probe.agent.taps.device.calls import marks_on
 from probe.agent.taps.registry import TAPS
 from probe.agent.taps.tap import Tap, TapContext
 from probe.agent.taps.torch_taps import states_of
-from probe.streams import BARE
+from probe.streams import BARE, HEADER_HALVES
 from probe.tables.declaration import TAPS as COLUMNS
 
 
@@ -45,6 +46,16 @@ def test_the_first_fault_switches_off_the_taps_that_depend_on_it_and_no_other() 
     report(ValueError("later"))
     assert context.faults == {"forward": "forward: ValueError('loader: a text that names another tap')"}
     assert (forward.switched, loader.switched) == ([BARE], [])
+
+
+@pytest.mark.parametrize("text", ["x", "\\", '"', "\N{LATIN SMALL LETTER U WITH DIAERESIS}"])
+def test_facts_have_room_for_a_fault_of_every_tap_however_long(text: str) -> None:
+    context = made()
+    for tap in TAPS:
+        context.reporter(tap.name)(ValueError(text * 100_000))
+    assert len(json.dumps(context.faults)) < (HEADER_HALVES[1] - HEADER_HALVES[0]) // 2
+    context.reporter("another")(ValueError(text))
+    assert context.faults["another"] == f"another: {ValueError(text)!r}"
 
 
 def test_what_a_signal_handler_raises_in_a_hook_reaches_the_job_and_is_no_fault() -> None:
