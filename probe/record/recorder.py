@@ -90,7 +90,8 @@ class Recorder:
             self.flush()
             while not self._is_stopped(stop):
                 self._take_new_agents()
-                if self._job.look() and self._job.has_ended and all(map(has_ended, self._order.follow)):
+                self._job.look()
+                if self._job.has_ended and not self._may_come:
                     break
                 self.flush()
             self.flush(stops=True)
@@ -133,6 +134,11 @@ class Recorder:
             self._lock = -1
 
     # ---- the agents
+
+    @property
+    def _may_come(self) -> bool:
+        """Whether any of what starts agents lives yet."""
+        return not all(map(has_ended, self._order.follow))
 
     def _others(self) -> Resolved | None:
         """The agents, if they are not those that are recorded; None as long as there are none."""

@@ -1,64 +1,92 @@
-"""Which agents a recorder looks for, and when its job is over; processes, agents and the job are played."""
+"""A recorder of a played agent, with a launcher that is a process of its own: when it ends, and what it has then."""
 
 from __future__ import annotations
 
+import subprocess
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
+from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
+from fake_agent import FakeAgent, resolved
 
-from probe.client.endpoints import Address, Resolved
 from probe.errors import EndpointError
-from probe.record import recorder
-from probe.record.recorder import Order, Recorder, agents_of
+from probe.record import job as job_module
+from probe.record.archive import Archive
+from probe.record.recorder import Order, Recorder
+
+MS = 1_000_000
+_MOST = 50  # rounds of a recorder that should have ended long before
+
+
+class Played:
+    """One rank and its launcher.  at: what happens in which round of the recorder; lives: the agent, as it looks."""
+
+    def __init__(self, folder: Path, agent: FakeAgent) -> None:
+        self.folder, self.agent, self.lives, self.looks = folder, agent, True, 0
+        self.launcher = subprocess.Popen(["sleep", "600"])
+        self.at = dict[int, Callable[[], None]]()
+        self.told, self.rounds = list[str](), 0
+        self.at_look = 0  # at which it has ended, 0 for none
+
+    def find(self) -> Any:
+        if not self.lives:
+            raise EndpointError("There is none.")
+        return resolved(self.agent)
+
+    def recorder(self, follow: bool) -> Recorder:
+        order = Order(self.folder, "exp7", flush_s=0.01, follow=[self.launcher.pid] if follow else [])
+        return Recorder(self.find, order, self.told.append)
+
+    def stop(self, seconds: float) -> bool:
+        self.rounds += 1
+        self.at.get(self.rounds, lambda: None)()
+        return self.rounds >= _MOST
+
+    def look(self, held: Any) -> bool:
+        """As of `job._lives`."""
+        self.looks += 1
+        if self.looks == self.at_look:
+            self.lives = False
+        return self.lives
+
+    def rank_ends(self) -> None:
+        self.lives = False
+
+    def launcher_ends(self) -> None:
+        self.launcher.kill()
+        self.launcher.wait()
+
+    def rows(self, table: str) -> list[dict[str, Any]]:
+        files = Archive(self.folder).files(table)[0]
+        return [row for each in files for row in pq.ParquetFile(each.path).read().to_pylist()]
 
 
 @pytest.fixture
-def attached(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """pid -> "" if it has an agent, else the code of the error."""
-    codes = {"4250": "", "4251": "not-attached"}
-
-    def resolve(pid: str) -> Resolved:
-        if codes[pid]:
-            raise EndpointError(f"No agent in pid {pid}.", code=codes[pid])
-        return Resolved(pid, [Address(f"ipc://{pid}")])
-
-    monkeypatch.setattr(recorder, "resolve", resolve)
-    return codes
+def played(agent: Callable[..., FakeAgent], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Played]:
+    made = agent()
+    made.name_modules()
+    made.train(20, unit=MS)
+    made.publish()
+    played = Played(tmp_path, made)
+    monkeypatch.setattr(job_module, "_lives", played.look)
+    yield played
+    played.launcher_ends()
 
 
-def test_agents_are_those_of_the_processes_that_have_one_by_then(attached: dict[str, str]) -> None:
-    find = agents_of("4250,4251")
-    assert find() == Resolved("4250,4251", [Address("ipc://4250")])
-    attached["4251"] = ""
-    assert find() == Resolved("4250,4251", [Address("ipc://4250"), Address("ipc://4251")])
-    attached["4250"] = "endpoint"
-    assert find() == Resolved("4250,4251", [Address("ipc://4251")])
+@pytest.mark.parametrize("at_look", [0, 1, 3])  # between two rounds, before the first flush, within a round
+def test_a_recorder_whose_launcher_outlives_the_ranks_ends_with_it(played: Played, at_look: int) -> None:
+    played.at_look = at_look
+    played.at = {3: played.rank_ends, 8: played.launcher_ends}
+    played.recorder(follow=True).run(played.stop)
+    assert 8 <= played.rounds < _MOST
+    assert [row["event"] for row in played.rows("probe.events")] == ["begun", "ended"]
+    assert played.told[-1] == "The job has ended."
+    assert len(played.rows("python.step_trace")) == 20
 
 
-@pytest.mark.parametrize("codes", [("endpoint", "not-attached"), ("", "several-jobs")])
-def test_no_agent_and_several_jobs_are_errors(codes: tuple[str, str], attached: dict[str, str]) -> None:
-    attached.update(zip(attached, codes, strict=True))
-    with pytest.raises(EndpointError):
-        agents_of("4250,4251")
-
-
-def test_a_recorder_stays_until_the_last_process_has_ended_that_may_start_ranks(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    living, asked = [4250, 4251], list[list[int]]()
-
-    def is_stopped(*_: object) -> bool:
-        asked.append([*living])
-        living.pop(0)
-        return len(asked) > 2
-
-    monkeypatch.setattr(recorder, "has_ended", lambda pid: pid not in living)
-    monkeypatch.setattr(Recorder, "_is_stopped", is_stopped)
-    for name in ("_take_new_agents", "flush", "close"):
-        monkeypatch.setattr(Recorder, name, lambda self, **_: None)
-    followed = object.__new__(Recorder)
-    followed._order = Order(Path(), follow=[4250, 4251])
-    followed._job = SimpleNamespace(look=lambda: {"agent"}, has_ended=True)  # type: ignore[assignment]
-    followed.run(lambda seconds: False)
-    assert asked == [[4250, 4251], [4251]]
+def test_a_recorder_without_a_launcher_ends_with_the_ranks_also_between_two_looks(played: Played) -> None:
+    played.at_look = 3
+    played.recorder(follow=False).run(played.stop)
+    assert played.rounds < _MOST and len(played.rows("python.step_trace")) == 20
