@@ -15,10 +15,8 @@ from typing import Any
 import numpy as np
 
 from ..arrays.arrow import table_of
-from ..arrays.integers import Bools, Ints
 from ..derive.partition import Partition
 from ..query.derived_cache import first_open
-from ..query.lazy_columns import LazyColumns
 from ..snapshot.rows import Rows
 from ..snapshot.snapshot import Snapshot
 from ..snapshot.source import Rank, RankLeft
@@ -37,6 +35,7 @@ _DEPOSITED = [table for table in TABLES if table.final == DEPOSIT]
 _OF_JOB = [table for table in TABLES if table.derive_job is not None and table.final == STEP]
 _MOMENTS = [table for table in TABLES if table.final == MOMENT]
 _AT_ONCE = {SAMPLES, CALLS}  # streams of tables that wait for no step
+_BY_TIME = {stream: slot for stream, slot in WRITTEN.items() if all(stream not in each.streams for each in _DEPOSITED)}
 _STEPS_BEFORE, _ROWS_BEFORE = 70, 4  # steps in a window: for what is usual, and for what runs across a boundary
 _BEFORE_NS = 200_000_000  # rows are packed a moment after their time was read
 _SAMPLES_NS = 5_000_000_000  # for rates, which need the sample before
@@ -66,9 +65,9 @@ class Flushes:
         self._written: dict[tuple[str, int | None], Written] = {}
 
     def begin(self, rank: Rank, stream: str) -> int | None:
-        """Where the next window begins."""
+        """Where the next window begins; None for what is deposited, which happened long before."""
         kept = self._agents.get(_agent(rank))
-        if kept is None or stream not in WRITTEN:
+        if kept is None or stream not in _BY_TIME:
             return None
         if stream in _AT_ONCE:
             return kept.at_once
@@ -124,7 +123,15 @@ class Flushes:
             self._agents[agent] = kept = _OfAgent()
             for table in _OF_RANKS:
                 kept.seen |= self.written(table, rank.rank).seen(agent)
+            for table in _DEPOSITED:
+                self._begin_deposits(table, rank, kept)
         return self._agents[agent]
+
+    def _begin_deposits(self, table: Table, rank: Rank, kept: _OfAgent) -> None:
+        """What has been written is seen; where nothing has, what was overwritten before anybody recorded."""
+        stream, upto = table.streams[0], self.written(table, rank.rank).upto(_agent(rank))
+        before = max(0, rank.recorded(stream) - rank.facts.ring_rows(stream))
+        kept.seen[stream] = kept.seen.get(stream, before) if upto is None else upto
 
     def _of_table(self, table: Table, rank: Rank, kept: _OfAgent, is_last: bool, stops: bool) -> int:
         """Write what is final; up to where that is."""
@@ -137,7 +144,7 @@ class Flushes:
         if table.streams and not any(rank.recorded(stream) for stream in table.streams):
             written.reached(agent, until)
             return until
-        chosen = _Chosen(table, rank, since, until)
+        chosen = fresh.Chosen(table, rank, since, until)
         self._put(written, agent, ROWS, chosen.final, lambda: written.reached(agent, chosen.until, kept.seen))
         if opens:
             self._put(written, agent, OPEN, chosen.open, lambda: None)
@@ -170,10 +177,10 @@ class Flushes:
         kept.rows = None if begin == -FAR else begin - _BEFORE_NS
         begin = fresh.begin_of(rank, step - _STEPS_BEFORE)
         kept.steps = kept.steps if begin == -FAR else begin - _BEFORE_NS
-        for stream in WRITTEN:
+        for stream, slot in _BY_TIME.items():
             if rank.has_rows(stream):
                 rows = rank.rows(stream)
-                place = int(np.searchsorted(rows[WRITTEN[stream]], settled if stream in _AT_ONCE else reached))
+                place = int(np.searchsorted(rows[slot], settled if stream in _AT_ONCE else reached))
                 kept.seen[stream] = int(rows["seq"][place - 1]) if place else kept.seen.get(stream, 0)
 
     def _tell_lost(self, rank: Rank, kept: _OfAgent) -> None:
@@ -223,7 +230,11 @@ class Flushes:
                     written.add(STATE, [agents[number]], [fresh.stored(table, of_rank, everything)])
 
     def deposits(self, whole: Callable[[], Snapshot], job: Snapshot, ended: Collection[str]) -> None:
-        """Write what has been deposited, once it rests.  whole: takes a snapshot with all rows.  Raises OSError."""
+        """Write what has been deposited, once it rests.  ended: agents that are not waited for; whole: takes a snapshot
+        with all rows.
+
+        Raises OSError.
+        """
         due = dict[str, list[tuple[Table, int]]]()
         for rank in job.ranks:
             kept = self._kept(rank)
@@ -251,40 +262,10 @@ class Flushes:
         (piece,) = fresh.pieces(table, Partition(rank, rows, rank.timeline))
         found = fresh.whole(table, piece)
         written = self.written(table, rank.rank)
-        written.reached(_agent(rank), int(every["seq"].max(initial=since)))
+        self._kept(rank).seen[stream] = last = int(every["seq"].max(initial=since))
+        written.reached(_agent(rank), last)
         if len(found):
             written.add(ROWS, [_agent(rank)], [fresh.stored(table, found, np.ones(len(found), np.bool_))])
-
-
-class _Chosen:
-    """The rows of a rank's table: final ones from one watermark to the next, and later ones that can be seen.
-
-    until: as it is known once `final` has been gone through; what is in flight holds it back.
-    """
-
-    def __init__(self, table: Table, rank: Rank, since: int, until: int) -> None:
-        self._table, self._rank, self._since, self.until = table, rank, since, until
-        self._last = until == FAR
-
-    def final(self) -> Iterator[Any]:
-        """In tables with rows."""
-        for piece, known, moment in self._pieces():
-            if not self._last:
-                self.until = max(self._since, min(self.until, fresh.held_back(known, moment, self._rank)))
-            yield from self._of(piece, (moment >= self._since) & ((moment < self.until) | self._last))
-
-    def open(self) -> Iterator[Any]:
-        for piece, _, moment in self._pieces():
-            yield from self._of(piece, moment >= max(self.until, self._since))
-
-    def _pieces(self) -> Iterator[tuple[LazyColumns, Any, Ints]]:
-        for piece in fresh.pieces(self._table, Partition.of(self._rank)):
-            known = fresh.deciding(self._table, piece)
-            yield piece, known, fresh.moments(self._table, known)
-
-    def _of(self, piece: LazyColumns, chosen: Bools) -> Iterator[Any]:
-        if chosen.any():
-            yield fresh.stored(self._table, fresh.whole(self._table, piece), chosen)
 
 
 def _agent(rank: Rank) -> str:

@@ -6,14 +6,14 @@ it is derived from.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..arrays.integers import Ints
+from ..arrays.integers import Bools, Ints
 from ..derive.partition import Partition
 from ..query.derived_cache import first_open
 from ..query.lazy_columns import LazyColumns, derived
@@ -87,6 +87,37 @@ def held_back(rows: Any, moment: Ints, rank: Rank) -> int:
     recent = pc.fill_null(rows[began].cast(pa.int64()), 0).to_numpy() > rank.wall_us(np.array([rank.now_ns - _HELD_NS]))
     in_flight = pc.fill_null(pc.equal(rows[_STATE].cast(pa.string()), _IN_FLIGHT), False).to_numpy()
     return int(moment[in_flight & recent].min(initial=FAR))
+
+
+class Chosen:
+    """The rows of a rank's table: final ones from one watermark to the next, and later ones that can be seen.
+
+    until: as it is known once `final` has been gone through; what is in flight holds it back.
+    """
+
+    def __init__(self, table: Table, rank: Rank, since: int, until: int) -> None:
+        self._table, self._rank, self._since, self.until = table, rank, since, until
+        self._last = until == FAR
+
+    def final(self) -> Iterator[Any]:
+        """In tables with rows."""
+        for piece, known, moment in self._pieces():
+            if not self._last:
+                self.until = max(self._since, min(self.until, held_back(known, moment, self._rank)))
+            yield from self._of(piece, (moment >= self._since) & ((moment < self.until) | self._last))
+
+    def open(self) -> Iterator[Any]:
+        for piece, _, moment in self._pieces():
+            yield from self._of(piece, moment >= max(self.until, self._since))
+
+    def _pieces(self) -> Iterator[tuple[LazyColumns, Any, Ints]]:
+        for piece in pieces(self._table, Partition.of(self._rank)):
+            known = deciding(self._table, piece)
+            yield piece, known, moments(self._table, known)
+
+    def _of(self, piece: LazyColumns, chosen: Bools) -> Iterator[Any]:
+        if chosen.any():
+            yield stored(self._table, whole(self._table, piece), chosen)
 
 
 def stored(table: Table, rows: Any, chosen: Any) -> Any:

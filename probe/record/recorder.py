@@ -213,7 +213,7 @@ class Recorder:
         """Raises OSError, SilentError."""
         job = self._job.snapshot(self._flushes.begin)
         self._flushes.flush(job, final, stops, set(self._job.held))
-        self._flushes.deposits(self._job.snapshot, job, final)
+        self._flushes.deposits(self._job.snapshot, job, {*self._job.held} if stops else final)
         held = {id: memory for id, memory in self._job.held.items() if id not in final}
         self._mirror.begin(held, {str(rank.facts.id): rank for rank in job.ranks}, self._flushes.begin)
         if final or stops or time.monotonic() >= self._moments_s + _MOMENTS_S:

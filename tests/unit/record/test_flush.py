@@ -27,7 +27,7 @@ from probe.record.sources import Windowed
 from probe.record.stored import NO_RANK, Names
 from probe.snapshot.snapshot import Snapshot
 from probe.snapshot.source import Rank, SilentRank
-from probe.streams import SPANS, STEPS
+from probe.streams import OPERATORS, SPANS, STEPS, STREAMS
 from probe.tables import TABLES
 from probe.tables.declaration import DONE, STEP, Table
 
@@ -127,6 +127,27 @@ def test_rows_that_a_ring_has_overwritten_before_they_were_read_are_told_once(tm
     assert {(rank, stream) for rank, stream, _ in lost} == {(0, SPANS), (1, SPANS)} and len(lost) == 2
     (_, _, rows) = lost[0]
     assert 30_000 - ring < rows <= 30_000 + 600 - ring
+
+
+def test_deposits_that_a_ring_has_overwritten_before_they_were_written_are_told_once(tmp_path: Path) -> None:
+    history, lost, ring = History([100] * 400, [200] * 400), list[tuple[int, str, int]](), 16384
+    recorder = Flushes(tmp_path / "job=x", Names(), lambda rank, stream, rows: lost.append((rank.rank, stream, rows)))
+    for second, last in ((10, 40_000), (18, 40_000), (26, 40_010), (34, 80_000), (38, 80_000)):
+        source, whole = (_with_operators(history, BEGAN + second * 1000 * MS, last, ring) for _ in range(2))
+        job = Snapshot([Windowed(source, recorder.begin)])
+        recorder.flush(job, (), stops=False)
+        recorder.deposits(lambda whole=whole: Snapshot([whole]), job, ())  # type: ignore[misc]
+    assert lost == [(rank, OPERATORS, 80_000 - ring - 40_000) for rank in (0, 1)]
+
+
+def _with_operators(history: History, now: int, last: int, ring: int) -> ListedSource:
+    """last: the number of the last one."""
+    source = history.source(now)
+    for tables in source.tables.values():
+        rows: dict[str, Any] = tables  # type: ignore[assignment]
+        rows[OPERATORS] = np.zeros((min(last, ring), len(STREAMS[OPERATORS])), np.int64)
+        rows[OPERATORS][:, -1] = np.arange(max(1, last - ring + 1), last + 1)
+    return source
 
 
 class Ending(ListedSource):

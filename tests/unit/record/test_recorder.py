@@ -11,10 +11,13 @@ import pyarrow.parquet as pq
 import pytest
 from fake_agent import FakeAgent, resolved
 
+from probe.agent.storage.rows import Stream
 from probe.errors import EndpointError
 from probe.record import job as job_module
 from probe.record.archive import Archive
+from probe.record.mirrored import take_over_what_is_left
 from probe.record.recorder import Order, Recorder
+from probe.streams import OPERATORS, STREAMS
 
 MS = 1_000_000
 _MOST = 50  # rounds of a recorder that should have ended long before
@@ -35,8 +38,8 @@ class Played:
             raise EndpointError("There is none.")
         return resolved(self.agent)
 
-    def recorder(self, follow: bool) -> Recorder:
-        order = Order(self.folder, "exp7", flush_s=0.01, follow=[self.launcher.pid] if follow else [])
+    def recorder(self, follow: bool = False, write_s: float = 60.0) -> Recorder:
+        order = Order(self.folder, "exp7", flush_s=0.01, write_s=write_s, follow=[self.launcher.pid] if follow else [])
         return Recorder(self.find, order, self.told.append)
 
     def stop(self, seconds: float) -> bool:
@@ -50,6 +53,13 @@ class Played:
         if self.looks == self.at_look:
             self.lives = False
         return self.lives
+
+    def capture_deposits(self) -> None:
+        """Five operators of the first steps, long before those that a recorder's next window begins with."""
+        add = self.agent.log.string("aten::add")
+        for at in range(1, 6):
+            self.agent.streams[OPERATORS].append(at * MS, at * MS + 9, add, 0, 4242, 0, 0, add, add, add, -1, -1, 0)
+        self.agent.publish()
 
     def rank_ends(self) -> None:
         self.lives = False
@@ -66,6 +76,8 @@ class Played:
 @pytest.fixture
 def played(agent: Callable[..., FakeAgent], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Played]:
     made = agent()
+    made.streams[OPERATORS] = stream = Stream(OPERATORS, STREAMS[OPERATORS], 1 << 20)
+    made.facts["streams"][OPERATORS] = {"slots": list(stream.slots), "chunks": stream.chunks}
     made.name_modules()
     made.train(20, unit=MS)
     made.publish()
@@ -90,3 +102,20 @@ def test_a_recorder_without_a_launcher_ends_with_the_ranks_also_between_two_look
     played.at_look = 3
     played.recorder(follow=False).run(played.stop)
     assert played.rounds < _MOST and len(played.rows("python.step_trace")) == 20
+
+
+def test_a_capture_whose_rows_came_just_before_recording_was_stopped_is_recorded(played: Played) -> None:
+    played.recorder().run(lambda seconds: played.capture_deposits() is None)
+    assert [row["seq"] for row in played.rows("python.op_trace")] == [1, 2, 3, 4, 5]
+    assert played.told[-1] == "Recording was stopped."
+
+
+def test_a_capture_whose_rows_came_just_before_the_recorder_was_killed_is_taken_over(played: Played) -> None:
+    recorder = played.recorder(write_s=0.0)
+    recorder.flush()
+    played.capture_deposits()
+    recorder.flush()
+    recorder.close()  # as far as a kill does
+    assert played.rows("python.op_trace") == []
+    take_over_what_is_left([recorder.folder])
+    assert [row["seq"] for row in played.rows("python.op_trace")] == [1, 2, 3, 4, 5]
