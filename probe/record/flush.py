@@ -201,7 +201,7 @@ class Flushes:
         is_last = set(agents) <= set(ended)
         known = [upto for each in agents if (upto := written.upto(each)) is not None]  # others may join
         since = max(known, default=-FAR)
-        until = FAR if is_last else min(first_open(rank, table.streams) for rank in job.ranks)
+        until = FAR if is_last else _over(table, job, ended)
         if until <= since and not stops:
             return since
         rows = table_of(table.columns, table.derive_job(job))
@@ -266,6 +266,13 @@ class Flushes:
         written.reached(_agent(rank), last)
         if len(found):
             written.add(ROWS, [_agent(rank)], [fresh.stored(table, found, np.ones(len(found), np.bool_))])
+
+
+def _over(table: Table, job: Snapshot, ended: Collection[str]) -> int:
+    """Before which step all ranks are through; what those that have ended know of the last steps goes with them."""
+    until = min(first_open(rank, table.streams) for rank in job.ranks)
+    goes = job.completed is not None and any(_agent(rank) in ended for rank in job.ranks)
+    return max(until, min(map(fresh.first_unsettled, job.ranks))) if goes else until
 
 
 def _agent(rank: Rank) -> str:

@@ -58,6 +58,11 @@ def until(table: Table, rank: Rank) -> int:
     return settled if table.final == DONE else min(settled, begin_of(rank, first_open(rank, table.streams)))
 
 
+def first_unsettled(rank: Rank) -> int:
+    """The step before which everything is there for certain.  Raises RankLeft."""
+    return int(rank.timeline.step(np.array([rank.now_ns - SETTLE_NS]))[0])
+
+
 def begin_of(rank: Rank, step: int) -> int:
     """When this step begins; the beginning of time where that is not known.  Raises RankLeft."""
     timeline = rank.timeline

@@ -182,6 +182,27 @@ def test_ranks_that_end_one_after_the_other_double_nothing(tmp_path: Path) -> No
     assert len(numbers) > 50 and len(numbers) == len({*numbers})
 
 
+def test_operations_of_the_last_steps_know_of_a_rank_that_ended_before_the_others(tmp_path: Path) -> None:
+    history = History([100] * 100, [200] * 100)
+    recorder = Flushes(tmp_path / "job=x", Names(), lambda *_: None)
+    recorder.flush(_seen(history, recorder, BEGAN + 4000 * MS), (), stops=False)
+    recorder.flush(_seen(history, recorder, BEGAN + 13_000 * MS), ("agent-0",), stops=False)
+    last = {rank: rows for rank, rows in history.source(BEGAN + 14_000 * MS).tables.items() if rank.rank == 1}
+    recorder.flush(Snapshot([Windowed(ListedSource(last), recorder.begin)]), ("agent-1",), stops=True)
+    name = COLLECTIVE_TABLE.name
+    assert recorded(tmp_path)[name] == expected(history.at(BEGAN + 14_000 * MS))[name]
+
+
+def test_where_a_rank_ends_before_steps_have_their_numbers_operations_wait_for_them(tmp_path: Path) -> None:
+    history = History([100] * 20, [200] * 20)
+    recorder = Flushes(tmp_path / "job=x", Names(), lambda *_: None)
+    job = _seen(history, recorder, BEGAN + 9000 * MS)
+    for rank in job.ranks:
+        rank.facts = rank.facts._replace(step_settled=False)
+    recorder.flush(job, ("agent-0",), stops=False)
+    assert not Archive(tmp_path).files(COLLECTIVE_TABLE.name)[0]
+
+
 def test_what_is_of_all_ranks_waits_for_one_that_could_not_be_read(tmp_path: Path) -> None:
     history = History([100] * 100, [200] * 100)
     recorder = Flushes(tmp_path / "job=x", Names(), lambda *_: None)
