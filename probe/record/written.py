@@ -48,21 +48,21 @@ class Written:
         self._own.add(agent)
 
     def add(self, kind: str, agents: Sequence[str], tables: Iterable[Any]) -> None:
-        """One more file, which replaces the unsettled ones of these agents.  Raises OSError.
+        """One more file, which replaces the unsettled ones of these agents; a state every one before.  Raises OSError.
 
         Whoever calls this has called reached() for what the file holds; without `tables`, what it replaces is dropped.
         """
         self._own.update(agents)
-        about = replace(self._about_of(agents), replaces=self._unsettled_of(agents))
+        replaced = [*self._unsettled] if kind == STATE else agents
+        about = replace(self._about_of(agents), replaces=self._unsettled_of(replaced))
         name = self._names.next(kind)
         kept = list[Any]()
         self._write(name, _keeping(tables, kept), about)
+        for agent in replaced:
+            self._unsettled.pop(agent, None)
         if kind != ROWS:
             self._unsettled |= dict.fromkeys(agents, name)
-            return
-        for agent in agents:
-            self._unsettled.pop(agent, None)
-        if sum(map(len, kept)) <= _MOST_KEPT:  # what the rings held at the beginning stays a file
+        elif sum(map(len, kept)) <= _MOST_KEPT:  # what the rings held at the beginning stays a file
             self._recent[name] = kept
 
     def _write(self, name: str, tables: Iterable[Any], about: About) -> None:

@@ -164,6 +164,16 @@ def test_a_state_replaces_the_state_before_it_also_of_a_recorder_before(memory: 
     assert steps_in(memory / "state") == [3] and len(os.listdir(memory / "state")) == 1
 
 
+def test_a_state_replaces_those_of_agents_that_are_gone_within_a_recording_and_in_the_next(memory: Path) -> None:
+    for agents in (("a", "b"), ("c",)):
+        of = Written(memory / "state", STEPS, Names())
+        for agent in agents:
+            of.reached(agent, 0)
+            of.add(STATE, [agent], rows_of(ord(agent)))
+            assert steps_in(memory / "state") == [ord(agent)]
+    assert len(os.listdir(memory / "state")) == 1
+
+
 def test_retention_removes_the_oldest_files_but_never_the_newest_of_a_folder(memory: Path) -> None:
     paths = [plant(memory, STEPS.name, [{"step": step}], rank) for step in range(4) for rank in (0, 1)]
     for age, path in enumerate(reversed(paths)):
