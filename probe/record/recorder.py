@@ -37,6 +37,7 @@ FLUSH_S = 8.0  # with two more until rows are final, ten seconds are the most th
 WRITE_S = 60.0  # deriving tables costs about the same however few rows they have
 _MOMENTS_S = 300.0
 _LOOK_S = 1.0  # at whether the processes live
+_LAST_S = 600.0  # after the job's end, until somebody has made room
 _READER_S = 2.0  # that takes over what a recorder left, before this one goes on
 
 
@@ -94,9 +95,17 @@ class Recorder:
                 if self._job.has_ended and not self._may_come:
                     break
                 self.flush()
-            self.flush(stops=True)
+            self._end(stop)
         finally:
             self.close()
+
+    def _end(self, stop: Callable[[float], bool]) -> None:
+        """Write the last rows.  Where nothing can be written, try again: the memory of ranks goes with this process."""
+        until = time.monotonic() + _LAST_S
+        while not self.flush(stops=True):
+            if stop(self._order.flush_s) or time.monotonic() >= until:
+                self._events.note("ended", "The last rows could not be written.")
+                break
 
     def _is_stopped(self, stop: Callable[[float], bool]) -> bool:
         """Wait until the next flush is due, or the job is over."""
@@ -156,7 +165,9 @@ class Recorder:
             job = RecordedJob(found, key=self._key)
         except ProbeError:  # they are just coming, or going
             return
-        self.flush(changes=True)
+        if not self.flush(changes=True):  # the rows of those that have gone are in no other memory any more
+            job.close()
+            return
         self._asked.close()
         self._job.close()
         self._mirror.forget()
@@ -165,8 +176,8 @@ class Recorder:
 
     # ---- a flush
 
-    def flush(self, stops: bool = False, changes: bool = False) -> None:
-        """Write what is final, or mirror what is new; note that it cannot be written.
+    def flush(self, stops: bool = False, changes: bool = False) -> bool:
+        """Write what is final, or mirror what is new; note that it cannot be written.  Whether it could be.
 
         changes: other agents will be recorded from now.
         """
@@ -187,9 +198,10 @@ class Recorder:
             self._mirror.forget()
             self._ended = ended
             self._events.note_pause(error)
-            return
+            return False
         self._job.drop(final)
         self._events.note_resumption()
+        return True
 
     @property
     def _is_due(self) -> bool:
@@ -201,6 +213,7 @@ class Recorder:
         self._events.write(self._flushes)
         with suppress(SilentError):  # nobody can be read at this moment
             self._write_tables(final, stops)
+        self._events.note_resumption()
         if stops and not self._events.holds("ended"):
             self._events.note("ended", "The job has ended." if self._job.has_ended else "Recording was stopped.")
         self._events.write(self._flushes)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,9 +16,11 @@ from fake_agent import FakeAgent, resolved
 from probe.agent.storage.rows import Stream
 from probe.errors import EndpointError
 from probe.record import job as job_module
+from probe.record import written as written_module
 from probe.record.archive import Archive
 from probe.record.mirrored import take_over_what_is_left
 from probe.record.recorder import Order, Recorder
+from probe.record.stored import write
 from probe.streams import OPERATORS, STREAMS
 
 MS = 1_000_000
@@ -32,6 +36,7 @@ class Played:
         self.at = dict[int, Callable[[], None]]()
         self.told, self.rounds = list[str](), 0
         self.at_look = 0  # at which it has ended, 0 for none
+        self.is_full = False
 
     def find(self) -> Any:
         if not self.lives:
@@ -43,6 +48,7 @@ class Played:
         return Recorder(self.find, order, self.told.append)
 
     def stop(self, seconds: float) -> bool:
+        time.sleep(seconds)
         self.rounds += 1
         self.at.get(self.rounds, lambda: None)()
         return self.rounds >= _MOST
@@ -60,6 +66,21 @@ class Played:
         for at in range(1, 6):
             self.agent.streams[OPERATORS].append(at * MS, at * MS + 9, add, 0, 4242, 0, 0, add, add, add, -1, -1, 0)
         self.agent.publish()
+
+    def write(self, *words: Any) -> None:
+        """As of `written.write`."""
+        if self.is_full:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write(*words)
+
+    def disk_fills(self) -> None:
+        """While five steps end."""
+        self.is_full = True
+        self.agent.train(5, start=20_000 * MS, unit=MS)
+        self.agent.publish()
+
+    def disk_has_room(self) -> None:
+        self.is_full = False
 
     def rank_ends(self) -> None:
         self.lives = False
@@ -83,6 +104,7 @@ def played(agent: Callable[..., FakeAgent], tmp_path: Path, monkeypatch: pytest.
     made.publish()
     played = Played(tmp_path, made)
     monkeypatch.setattr(job_module, "_lives", played.look)
+    monkeypatch.setattr(written_module, "write", played.write)
     yield played
     played.launcher_ends()
 
@@ -119,3 +141,35 @@ def test_a_capture_whose_rows_came_just_before_the_recorder_was_killed_is_taken_
     assert played.rows("python.op_trace") == []
     take_over_what_is_left([recorder.folder])
     assert [row["seq"] for row in played.rows("python.op_trace")] == [1, 2, 3, 4, 5]
+
+
+def test_the_last_rows_wait_for_room_on_the_disk(played: Played) -> None:
+    played.at = {2: played.disk_fills, 3: played.rank_ends, 6: played.disk_has_room}
+    played.recorder().run(played.stop)
+    assert 6 <= played.rounds < _MOST and len(played.rows("python.step_trace")) == 25
+    assert [row["event"] for row in played.rows("probe.events")] == ["begun", "paused", "resumed", "ended"]
+
+
+def test_a_recorder_that_waits_for_room_can_be_stopped_and_says_what_is_missing(played: Played) -> None:
+    played.at = {2: played.disk_fills, 3: played.rank_ends}
+    played.recorder().run(played.stop)
+    assert played.rounds == _MOST and len(played.rows("python.step_trace")) == 20
+    assert played.told[-2:] == [
+        "Nothing can be written: No space left on device.", "The last rows could not be written.",
+    ]  # fmt: skip
+
+
+def test_ranks_that_have_gone_are_kept_until_their_rows_are_written_also_when_others_have_come(
+    played: Played, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorder = played.recorder()
+    recorder.flush()
+    before = recorder._job
+    monkeypatch.setattr(recorder, "_others", lambda: resolved(played.agent))
+    played.disk_fills()
+    recorder._take_new_agents()
+    assert recorder._job is before and before.held
+    played.disk_has_room()
+    recorder._take_new_agents()
+    assert recorder._job is not before and not before.held
+    recorder.close()
