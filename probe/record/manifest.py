@@ -44,10 +44,19 @@ def write(folder: Path, said: Mapping[str, Any]) -> None:
 
 
 def is_of_another_run(folder: Path, ranks: Mapping[str, Mapping[str, Any]]) -> bool:
-    """Whether it tells of other processes than these ranks have now; not if it tells of other ranks alone."""
+    """Whether it tells of other processes than these ranks have now; of other ranks alone, whether of a job of another
+    size."""
     before = read(folder).get("ranks", {})
     both = [(before[rank], now) for rank, now in ranks.items() if rank in before]
-    return bool(both) and not any(_is_same_process(*each) for each in both)
+    if both:
+        return not any(_is_same_process(*each) for each in both)
+    sizes, sizes_now = _world_sizes(before), _world_sizes(ranks)
+    return bool(sizes and sizes_now) and sizes.isdisjoint(sizes_now)
+
+
+def _world_sizes(ranks: Mapping[str, Mapping[str, Any]]) -> set[int]:
+    """As far as they are known."""
+    return {size for each in ranks.values() if (size := each.get("world_size")) is not None}
 
 
 def _is_same_process(before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:

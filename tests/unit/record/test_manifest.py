@@ -10,6 +10,8 @@ import pytest
 from probe.record import manifest
 
 FIRST = {"host": "a", "pid": 7, "start_ticks": 100}
+OTHER = {**FIRST, "host": "b"}
+SIZE_8, SIZE_16 = {"world_size": 8}, {"world_size": 16}
 
 
 @pytest.mark.parametrize(
@@ -22,6 +24,10 @@ FIRST = {"host": "a", "pid": 7, "start_ticks": 100}
         ({"0": FIRST}, {"0": {**FIRST, "start_ticks": 101}}, True),  # as in a container, where it is always 7
         ({"0": {"host": "a", "pid": 7}}, {"0": FIRST}, False),  # written by an earlier version
         ({"0": FIRST}, {"1": {**FIRST, "host": "b"}}, False),  # the ranks of another host
+        ({"0": FIRST | SIZE_8}, {"8": OTHER | SIZE_16}, True),  # a run of more hosts, whose first has another folder
+        ({"0": FIRST | SIZE_16}, {"8": OTHER | SIZE_16}, False),
+        ({"0": FIRST | SIZE_8}, {"8": OTHER}, False),  # it does not know yet
+        ({"0": FIRST | SIZE_8}, {"0": FIRST | SIZE_16, "8": FIRST | SIZE_16}, False),
         ({"0": FIRST, "1": FIRST}, {"0": FIRST, "1": {**FIRST, "pid": 8}}, False),  # one was started again
     ],
 )
