@@ -12,10 +12,12 @@ from _thread import get_ident
 from itertools import islice
 from typing import Any
 
+from ..job_signals import raised_by_handler
+
 _MAX_DEPTH = 4  # nested containers
 _MOST, _MOST_EACH = 256, 32  # values to look at, and of a container: a list of a whole corpus must not be gone through
 _CONTAINERS = (tuple, list, dict)
-_UNKNOWN = -1  # a PackedSequence: the first dimension of its tensor is not the batch
+_UNKNOWN = -1  # a PackedSequence, of whose tensor the first dimension is not the batch; a tensor without a shape
 
 
 class SampleCount:
@@ -78,8 +80,7 @@ def _first_size(value: Any, tensor_type: type, depth: int, left: list[int]) -> i
     """The first dimension of the first tensor that has one, 0 if there is none.  left: how many values to look at."""
     left[0] -= 1
     if isinstance(value, tensor_type):
-        size = value.shape[0] if value.shape else 0  # type: ignore[attr-defined]
-        return size if type(size) is int else 0
+        return _size_of(value)
     if depth and isinstance(value, _CONTAINERS):
         if hasattr(type(value), "batch_sizes"):
             return _UNKNOWN
@@ -88,3 +89,13 @@ def _first_size(value: Any, tensor_type: type, depth: int, left: list[int]) -> i
             if size or left[0] <= 0:
                 return size
     return 0
+
+
+def _size_of(tensor: Any) -> int:
+    try:
+        size = tensor.shape[0] if tensor.shape else 0
+    except Exception as error:  # a strided NestedTensor has no shape, and that of a subclass is code of the job's
+        if raised_by_handler(error):
+            raise
+        return _UNKNOWN
+    return size if type(size) is int else 0

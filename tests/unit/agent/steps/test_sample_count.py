@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import signal
 from _thread import get_ident
+from typing import Any
 
 import pytest
 
@@ -74,3 +76,44 @@ def test_a_long_list_is_not_gone_through(count: SampleCount, model: torch.nn.Mod
     count.count(model, (tokens, torch.zeros(5, 2)), {})  # what comes after it is seen
     train(count)
     assert count.take(get_ident()) == 5
+
+
+def shapeless(error: Exception) -> Any:
+    """A tensor that raises this in place of telling its shape."""
+
+    class Shapeless(torch.Tensor):
+        @property
+        def shape(self) -> Any:  # type: ignore[override]
+            raise error
+
+    return torch.zeros(3, 2).as_subclass(Shapeless)
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_of_a_tensor_without_a_shape_the_samples_are_not_known(count: SampleCount, model: torch.nn.Module) -> None:
+    for tensor in (torch.nested.nested_tensor([torch.zeros(2, 2), torch.zeros(4, 2)]), shapeless(RuntimeError("none"))):
+        count.count(model, (tensor,), {})
+        train(count)
+        assert count.take(get_ident()) == 0
+    call(count, model, 16)  # the next step is counted again
+    train(count)
+    assert count.take(get_ident()) == 16
+
+
+def test_what_a_signal_handler_raises_while_a_shape_is_read_reaches_the_job(
+    count: SampleCount, model: torch.nn.Module
+) -> None:
+    def handler(number: int, frame: Any) -> None:
+        raise InterruptedError("the scheduler's")
+
+    class Interrupting(torch.Tensor):
+        @property
+        def shape(self) -> Any:  # type: ignore[override]
+            signal.raise_signal(signal.SIGUSR1)
+
+    before = signal.signal(signal.SIGUSR1, handler)
+    try:
+        with pytest.raises(InterruptedError):
+            count.count(model, (torch.zeros(3, 2).as_subclass(Interrupting),), {})
+    finally:
+        signal.signal(signal.SIGUSR1, before)
