@@ -134,7 +134,7 @@ class Agent:
             "collectives_ns": taps.since_ns("collectives") if taps is not None else None,
             "taps": {**of_torch, **self.sampler_loop.states()},
             "peers": self.peers.state,
-            "trouble": self.boundary.trouble or self.server.connections.trouble or self.server.fault,
+            "trouble": self.boundary.trouble or self.server.trouble or self.log.trouble,
             "holder": self.evals.holder(),
             "held_since_ns": self.evals.held_since_ns,
             "freed_ns": self.evals.freed_ns,

@@ -133,6 +133,7 @@ LOG_BYTES_A_MESSAGE = 256 << 10
 CREDIT = 16  # messages that may travel before the reader asks for more
 OUTPUT_LIMIT = 4 << 20  # bytes of output of one eval that the target keeps for a slow reader
 IDLE_SECONDS = 30.0  # a stream is dropped if its reader asks for nothing this long
+NO_READER = "no new reader can connect"  # so an agent's trouble begins that keeps it from answering
 NO_GROUP = "off: no process group"  # state of the tap on collectives in a job that cannot have any
 NO_LOADERS = "off: the process has not imported torch.utils.data"  # of the tap on loaders: there are none
 UNTESTED, UNWANTED = "which was not tested yet", "which --no-devices leaves alone"

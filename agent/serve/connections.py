@@ -222,7 +222,7 @@ class Connections:
 
     def _turn_away(self, error: OSError) -> None:
         """No descriptor or memory for a connection: tell the client with the spare one, then wait for better times."""
-        self.trouble = f"no new reader can connect: {os.strerror(error.errno or 0)}"
+        self.trouble = f"{wire.NO_READER}: {os.strerror(error.errno or 0)}"
         told = False
         if self._is_ours(self._spare):
             os.close(self._spare)

@@ -88,6 +88,11 @@ class Server:
         self.wake = self.connections.wake
         self._rested = time.monotonic()
 
+    @property
+    def trouble(self) -> str:
+        """In words, for facts."""
+        return self.connections.trouble or self.fault
+
     def post(self, key: Key, kind: str, /, *payload: Any, **fields: Any) -> None:
         """Send a reply without waiting.  Any thread."""
         self._posted.append((key, wire.encode(kind, **fields), list(payload)))

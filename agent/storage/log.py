@@ -12,13 +12,14 @@ from itertools import count
 from struct import Struct
 from typing import Any
 
-from ...streams import LOG_BYTES, LOG_RECORD, LOG_STRING
+from ...streams import LOG_BYTES, LOG_MODULE, LOG_RECORD, LOG_STRING
 from .memory import shared_memory, usual_or_reserved
 
 _RECORD = Struct(LOG_RECORD)
 _COMMITTED = Struct("<Q")
 _MAX_STRINGS = 100_000  # distinct strings; bounds the memory of a tap that keeps making new ones
 _MAX_WAITING = 1 << 16  # most records put but not yet written
+_ROOM_SHARE = 8  # one part in so many is not for modules, of which some jobs make new ones in each step
 
 
 class Log:
@@ -26,12 +27,19 @@ class Log:
 
     def __init__(self) -> None:
         self.buffer = shared_memory("probe-log", usual_or_reserved(LOG_BYTES))
+        self._end_of_modules = len(self.buffer) - len(self.buffer) // _ROOM_SHARE
         self.committed = _COMMITTED.size
         self.dropped = 0
         self._ids = count(1)
         self._strings: dict[str, int] = {}
         self._waiting: deque[tuple[int, int, Any]] = deque(maxlen=_MAX_WAITING)
         _COMMITTED.pack_into(self.buffer, 0, self.committed)
+
+    @property
+    def trouble(self) -> str:
+        """What was dropped, in words; "" for nothing.  Any thread."""
+        missing = f"{self.dropped:,} records, such as names of new modules, are missing"
+        return f"the log is full: {missing}" if self.dropped else ""
 
     def next_id(self) -> int:
         """A number unique in this process.  Any thread."""
@@ -59,7 +67,7 @@ class Log:
             data = text.encode("utf-8", "surrogatepass" if kind != LOG_STRING else "replace")
             start = self.committed + _RECORD.size
             end = start + -(-len(data) // 8) * 8
-            if end > len(self.buffer):
+            if end > (self._end_of_modules if kind == LOG_MODULE else len(self.buffer)):
                 self.dropped += 1
                 continue
             _RECORD.pack_into(self.buffer, self.committed, kind, len(data), id)

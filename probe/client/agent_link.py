@@ -14,7 +14,7 @@ from ..errors import CODES, EndpointError, ProbeError, SilentError
 from ..host import agent_memory
 from ..host.facts import Facts
 from ..host.processes import has_ended, is_stopped, start_ticks
-from ..protocol import CONTROL
+from ..protocol import CONTROL, NO_READER
 from .endpoints import Address
 
 if TYPE_CHECKING:
@@ -134,10 +134,11 @@ class AgentLink:
         return f"does not answer: {trouble}" if (trouble := self._trouble) else "does not answer"
 
     @property
-    def _trouble(self) -> str | None:
-        """What the agent has written down of its own trouble."""
+    def _trouble(self) -> str:
+        """What the agent has written down of what keeps it from answering."""
         told = agent_memory.facts(self.pid) if self.here else None
-        return None if told is None else told.trouble
+        trouble = "" if told is None else told.trouble or ""
+        return trouble if trouble.startswith(NO_READER) else ""
 
     @property
     def stopped(self) -> bool:

@@ -18,6 +18,7 @@ from probe.agent import main, opened
 from probe.agent.agent import Agent
 from probe.agent.opened import Opened
 from probe.host import agent_memory
+from probe.streams import LOG_MODULE
 
 MINE = {os.geteuid()}
 
@@ -110,3 +111,12 @@ def test_a_child_forked_while_the_agent_is_made_keeps_nothing_of_it(
         assert all(link.startswith("pipe:") for link in inherited)
         assert len(list(folder.glob("*/*.sock"))) == 1  # it is not the child's
     assert not list(folder.iterdir())
+
+
+def test_a_full_log_is_among_its_troubles(agent: Agent) -> None:
+    assert not agent.facts()["trouble"]
+    agent.log.put(LOG_MODULE, 1, {"name": "x" * (64 << 20)})
+    agent.log.write()
+    assert agent.facts()["trouble"] == agent.log.trouble != ""
+    agent.boundary.trouble = "boundary: it broke"  # a fault of ours comes first
+    assert agent.facts()["trouble"] == "boundary: it broke"

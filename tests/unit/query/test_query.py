@@ -398,6 +398,19 @@ def test_an_agent_without_room_for_readers_is_reported_with_the_remedy(
     assert "prlimit --nofile=4096" in caught.value.hint
 
 
+def test_what_does_not_keep_an_agent_from_answering_is_no_reason_for_its_silence(
+    agent: Make, connected: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = agent()
+    connection = connected(one, timeout=1.0)
+    one.deaf.add("set")
+    said = one.facts | {"trouble": "the log is full: 7 records, such as names of new modules, are missing"}
+    monkeypatch.setattr(agent_memory, "facts", lambda pid: Facts.parse(said))
+    with pytest.raises(SilentError, match=r"does not answer\.$") as caught:
+        connection.set(sample=5)
+    assert "prlimit" not in caught.value.hint
+
+
 def test_a_query_for_more_ranks_than_there_are_says_how_many_there_are(agent: Make, connected: Connect) -> None:
     connection = connected(agent(0, world_size=2), agent(1, world_size=2))
     with pytest.raises(SilentError, match=r"has 2 ranks, not 3\."):

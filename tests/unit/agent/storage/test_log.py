@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from probe.agent.storage.log import Log
-from probe.streams import LOG_MODULE, LOG_RECORD, LOG_STRING
+from probe.streams import LOG_EVAL, LOG_MODULE, LOG_RECORD, LOG_STRING
 
 
 @pytest.fixture
@@ -59,6 +59,21 @@ def test_a_full_log_drops_records_and_counts_them(log: Log) -> None:
     log.put(LOG_STRING, 1, "x" * (65 << 20))
     log.string("later")
     assert [text for _, _, text in records(log)] == [b"later"] and log.dropped == 1
+
+
+def test_modules_leave_room_for_other_records_and_the_log_says_what_is_missing(log: Log) -> None:
+    for serial in range(70):
+        log.put(LOG_MODULE, serial, {"name": "x" * (1 << 20)})
+    log.write()
+    assert 0 < log.dropped < 20 and log.trouble.startswith(f"the log is full: {log.dropped} records")
+    log.put(LOG_EVAL, 71, {"code": "x" * (4 << 20)})
+    log.string("later")
+    assert [(kind, id) for kind, id, _ in records(log)][-2:] == [(LOG_EVAL, 71), (LOG_STRING, 1)]
+
+
+def test_a_log_with_room_says_nothing(log: Log) -> None:
+    log.put(LOG_MODULE, 1, {"name": "h.0"})
+    assert records(log) and not log.trouble
 
 
 def test_the_number_of_distinct_strings_is_bounded(log: Log) -> None:
