@@ -23,7 +23,6 @@ from ..dynamo import unseen
 from ..tap import Tap, TapContext
 from .autograd_nodes import FEW, IDLE, first_of, held_by, latest_of, least_of, tensors_in
 
-_SPARE = 768  # dummies made ahead: three per module
 REMEMBERED = 1 << 12  # numbers of autograd nodes: some fifty layers of a transformer; must be a power of two
 _LATEST = 64  # hooks kept track of; usually those on the first layers of the graphs that are alive
 
@@ -45,7 +44,7 @@ class Backward(Tap):
         self._behind: dict[int, Any] = {}  # serial -> the carrier of the hooks behind a first node, which change
         modules.dicts_by_id.append(self.carriers)
         modules.dicts_by_serial.append(self._behind)
-        self._spare: deque[Any] = deque()
+        self._empty = self._torch.empty(0)  # dummies are copies of it that share its data
         self._handles: deque[Any] = deque(maxlen=_LATEST)  # of hooks behind first nodes; each refers to its node weakly
         self._writers: deque[dict[int, Any]] = deque(maxlen=_LATEST)  # marks that these hooks and first nodes write
         self._marks, self._ident = context.streams[MARKS], get_ident
@@ -58,7 +57,7 @@ class Backward(Tap):
         self._ends = object()  # a key: another agent has other serials
         self._wrapped_engine = self.wrap_engine(context.streams[SPANS].append)
         self.writer: Callable[[int, int], Callable[[Any], None]] = self.host_writer
-        unseen(Backward.make_carriers, Backward._carrier, Backward._spared, Backward.host_writer, Stream.writer)
+        unseen(Backward.make_carriers, Backward._dummies, Backward.host_writer, Stream.writer)
         unseen(
             Backward.end_behind, Backward.another_thread, Backward.is_first_end, _writing, *modules.training_thread_code
         )
@@ -79,7 +78,6 @@ class Backward(Tap):
 
     def install(self) -> None:
         self.why_off = ""
-        self.tend()
         super().install()
 
     def switch(self, flags: int, spend: Callable[[int], None] | None = None) -> None:
@@ -98,32 +96,26 @@ class Backward(Tap):
         super().remove()
         self.carriers.clear()
         self._behind.clear()
-        self._spare.clear()
 
     def release(self) -> None:
         """Leave nothing to the garbage collector; a call under way finds no number and swallows the error."""
         self.begun.clear()
         self.writer, self._wrapped_engine = lambda serial, kind: noop, self._engine  # for a call that is under way
 
-    def tend(self) -> None:
-        """Make dummies ahead, on the agent's thread: no torch-function or dispatch mode of the user is active there."""
-        while len(self._spare) < _SPARE:
-            self._spare.append(self._torch.empty(0))
-
     def make_carriers(self, module: Any) -> Carriers:
-        """The carriers of a module's marks, three dummies, with a function; called once per module, some 5 µs."""
+        """The carriers of a module's marks, three dummies, with a function; called once per module, some 7 µs."""
         serial = self.modules.serials.get(id(module)) or self.modules.meet(module)
-        begin, same_node, end = (self._carrier(serial, kind) for kind in (BEGIN, BEGIN_SAME_NODE, END))
+        begin, same_node, end = dummies = self._dummies()
+        for dummy, kind in zip(dummies, (BEGIN, BEGIN_SAME_NODE, END), strict=True):
+            dummy._backward_hooks = {} if self.why_off else {0: self.writer(serial, kind)}
         made = self.carriers[id(module)] = (serial, begin, same_node, end, end._backward_hooks.get(0))
         return made
 
-    def _carrier(self, serial: int, kind: int) -> Any:
-        dummy = self._spared()
-        dummy._backward_hooks = {} if self.why_off else {0: self.writer(serial, kind)}
-        return dummy
-
-    def _spared(self) -> Any:
-        return self._spare.popleft() if self._spare else self._torch.empty(0)
+    def _dummies(self) -> Any:
+        """Three tensors.  No mode, tracer or transform of the job's sees how they are made: nothing is dispatched."""
+        core, empty = self._torch._C, self._empty
+        with core.DisableTorchFunction(), core._DisableTorchDispatch():
+            return empty.data, empty.data, empty.data
 
     def host_writer(self, serial: int, kind: int) -> Callable[[Any], None]:
         """A hook that writes a mark; once the stream is closed, it writes nothing."""
@@ -175,7 +167,7 @@ class Backward(Tap):
             if type(first).__name__ in IDLE:
                 carrier = self._behind.get(serial)
                 if carrier is None:
-                    carrier = self._behind[serial] = self._spared()
+                    carrier = self._behind[serial] = self._dummies()[0]
                 carrier._backward_hooks = self._writers_behind
                 first._register_hook_dict(carrier)
             else:

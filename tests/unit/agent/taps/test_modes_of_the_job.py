@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from typing import Any
 
 import pytest
@@ -9,10 +11,13 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from tapped import tapped  # noqa: E402
+from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
+from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
 from torch.overrides import TorchFunctionMode  # noqa: E402
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
 STEPS = 3
+MANY = 300  # modules; a transformer of 48 layers has twice as many
 MARKS = ("'grad_fn'", "'_base'", "'numel'", "'_backward_hooks'")  # what they read: to hide it would cost each call
 
 
@@ -72,3 +77,48 @@ def test_they_see_the_calls_of_the_job() -> None:
         assert training.seen == seen  # also for names and devices
     assert len(alone) > 20 * STEPS
     assert [each for each in seen if not any(name in each for name in MARKS)] == alone
+
+
+def many() -> torch.nn.Module:
+    return torch.nn.Sequential(*(torch.nn.Tanh() for _ in range(MANY)))
+
+
+def batch() -> torch.Tensor:
+    return torch.ones(2, requires_grad=True)
+
+
+def operators(graph: Any) -> list[str]:
+    return [str(node.target) for node in graph.graph.nodes]
+
+
+@pytest.mark.parametrize("pre_dispatch", [False, True])
+def test_a_trace_of_many_modules_has_the_operators_of_the_job_alone(pre_dispatch: bool) -> None:
+    alone = operators(make_fx(many(), pre_dispatch=pre_dispatch)(batch()))
+    with tapped():
+        assert operators(make_fx(many(), pre_dispatch=pre_dispatch)(batch())) == alone
+
+
+def test_a_mode_in_which_many_modules_were_called_is_freed() -> None:
+    model = many()
+    with tapped() as taps:
+        with FakeTensorMode() as mode:
+            model(batch()).sum().backward()
+        ended = weakref.ref(mode)
+        del mode
+        gc.collect()
+        assert ended() is None
+        assert [row["stage"] for row in taps.table()].count("backward") == MANY + 1
+
+
+def test_each_of_many_modules_has_its_backward_in_their_first_step_under_a_mode_that_raises() -> None:
+    class Strict(TorchDispatchMode):
+        def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if "empty" in str(function):
+                raise NotImplementedError(function)
+            return function(*args, **(kwargs or {}))
+
+    model, x = many(), batch()
+    with tapped() as taps:
+        with Strict():
+            model(x).sum().backward()
+        assert [row["stage"] for row in taps.table()].count("backward") == MANY + 1
