@@ -109,7 +109,9 @@ class _Trace:
             ),
             "recompute": lambda: join(spans.recompute[rows]),
             "compiled": self._compiled,
-            "failed": lambda: join((flags[rows] & FAILED) != 0, (flags[engines] & FAILED) != 0),
+            "failed": lambda: join(
+                ((flags[rows] & FAILED) != 0) & ~spans.recompute[rows], (flags[engines] & FAILED) != 0
+            ),
         }
 
     def _join(self, *parts: Any) -> Any:
@@ -287,7 +289,9 @@ TABLE = Table(
                "forward inside a backward pass"),
         Column("compiled", "BOOLEAN", "", "Whether the row is a compiled region, whose inner modules have no rows.",
                "torch.compile"),
-        Column("failed", "BOOLEAN", "", "Whether the call raised.", "exceptions"),
+        Column("failed", "BOOLEAN", "", "Whether the call, or the pass, raised.  False where recompute is true: torch "
+               "ends these calls by an exception once it has what the pass needs; one that fails, fails the pass.",
+               "exceptions"),
     ),
     streams=(*_STREAMS, DEVICE),
     derive=derive,

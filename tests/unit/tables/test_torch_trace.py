@@ -17,6 +17,7 @@ from probe.streams import (
     END,
     ENGINE,
     EVAL_MODE,
+    FAILED,
     FORWARD,
     LOG_MODULE,
     MARK,
@@ -63,6 +64,30 @@ def test_what_checkpointing_goes_back_through_on_a_thread_of_autograds_is_told_o
     told = rows(connected(trained(agent, inside)), f"recompute, {NS}")
     assert [row[:3] for row in told if row[2]] == [("linear", "forward", True)]
     assert sum(row[3] for row in told if row[1] == "backward" or row[2]) == 300
+
+
+def test_a_call_that_checkpointing_runs_again_and_breaks_off_has_not_failed_but_its_pass_may(
+    agent: Make, connected: Connect
+) -> None:
+    def inside(one: FakeAgent, start: int) -> None:
+        one.span(start + 100, start + 200, LINEAR, FORWARD | FAILED)  # a call that the job tries, say
+        one.span(start + 50, start + 300)
+        one.mark(start + 310, MODEL, BEGIN)
+        one.span(start + 320, start + 380, LINEAR, FORWARD | FAILED)  # torch has what the pass needs
+        one.span(start + 305, start + 400, 0, ENGINE)
+        one.mark(start + 510, MODEL, BEGIN)
+        one.span(start + 520, start + 580, LINEAR, FORWARD | FAILED)  # out of memory
+        one.span(start + 500, start + 600, 0, ENGINE | FAILED)
+
+    told = rows(connected(trained(agent, inside)), "recompute, failed")
+    assert [row for row in told if row[1] != "step"] == [
+        ("Model", "forward", False, False),
+        ("linear", "forward", False, True),
+        ("Model", "backward", False, False),
+        ("linear", "forward", True, False),
+        ("Model", "backward", False, True),
+        ("linear", "forward", True, False),
+    ]
 
 
 def test_waiting_for_collectives_is_no_modules_time_and_has_rows(agent: Make, connected: Connect) -> None:

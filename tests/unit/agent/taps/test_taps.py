@@ -92,6 +92,32 @@ def test_a_backward_pass_that_raises_is_a_failed_row_and_the_exception_goes_on(t
     assert [row["failed"] for row in taps.table() if row["stage"] == "backward"] == [True]
 
 
+class Tiring(nn.Module):  # type: ignore[misc]
+    """Can be called once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.calls = nn.Linear(4, 4), 0
+
+    def forward(self, x: Any) -> Any:
+        self.calls += 1
+        if self.calls > 1:
+            raise LookupError
+        return self.linear(x).exp()
+
+
+def test_checkpointing_that_stops_early_fails_nothing_and_one_that_fails_fails_its_pass(taps: Taps) -> None:
+    from torch.utils.checkpoint import checkpoint
+
+    checkpoint(net(), torch.ones(2, 4, requires_grad=True), use_reentrant=False).sum().backward()
+    assert [row["flags"] for row in taps.rows(SPANS)].count(FORWARD | FAILED) == 2  # the last layer and the model
+    assert not any(row["failed"] for row in taps.table())
+    with pytest.raises(LookupError):
+        checkpoint(Tiring(), torch.ones(2, 4, requires_grad=True), use_reentrant=False).sum().backward()
+    failed = [(row["stage"], row["module_type"]) for row in taps.table() if row["failed"]]
+    assert failed and {stage for stage, _ in failed} == {"backward"}
+
+
 def test_a_users_traceback_shows_torchs_own_line(taps: Taps) -> None:
     with pytest.raises(RuntimeError) as caught:
         net()(torch.ones(2, 5))
