@@ -148,11 +148,10 @@ RECORD, RECORDED, HISTORY, PAST = "record", "recorded", "history", "past"
 AGENTS, QUERY, SEVERAL, PART = "agents", "query", "several", "part"
 WELCOME, AT, ROWS, END, SETTINGS, ERROR = "welcome", "at", "rows", "end", "settings", "error"
 ARMED, READY, OUT, WANTS, ENDING = "armed", "ready", "out", "wants", "ending"
-DONE, DETACHED = "done", "detached"
 FRAMES, SAMPLED, HANDED = "frames", "sampled", "handed"
 ENTRIES, KNOWN, SERVING = "entries", "known", "serving"
 PROFILING, STORED, TRACED, CAPTURED = "profiling", "stored", "traced", "captured"
-BEFORE, LISTED = "before", "listed"
+DONE, DETACHED, BEFORE, LISTED = "done", "detached", "before", "listed"
 RESULT, TEXT, ANSWERED, PARTED = "result", "text", "answered", "parted"
 
 # request kind -> kinds of reply, the terminal one (besides `error`) last

@@ -17,6 +17,7 @@ from ... import streams
 from ..noop import noop
 from ..storage.rows import Stream
 from ..torch_state import cuda_may_be_asked
+from .sampler import FULL
 
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _PSS_SHARE = 1000  # it is read again after so many times as long as it took
@@ -62,7 +63,8 @@ class Memory:
             self._pss_due_ns = begun_ns + _PSS_SHARE * (perf_counter_ns() - begun_ns)
             return {streams.HOST_PSS: int(text.partition(b"\nPss:")[2].split()[0]) << 10}
         except (OSError, LookupError, ValueError) as error:
-            self._why_no_pss = f"/proc/self/smaps_rollup: {error!r}"
+            if getattr(error, "errno", None) not in FULL:
+                self._why_no_pss = f"/proc/self/smaps_rollup: {error!r}"
             return {}
 
     def _devices(self) -> dict[int, dict[int, int]]:

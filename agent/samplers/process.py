@@ -6,7 +6,6 @@ sample, and does not keep the others from being read.
 
 from __future__ import annotations
 
-import errno
 import os
 from collections.abc import Callable
 from time import perf_counter_ns, process_time_ns, sleep
@@ -14,10 +13,10 @@ from time import perf_counter_ns, process_time_ns, sleep
 from ... import streams
 from ..noop import noop
 from ..storage.rows import Stream
+from .sampler import FULL
 
 Readings = tuple[tuple[int, int], ...]  # (counter, value)
 
-_FULL = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)  # perhaps not in the next second
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _READ_BYTES = 1024  # all of these files are shorter, except /proc/stat, of which only the first line is needed
 # Long enough for a thread that waits for the GIL to wake up and take it.  A call that returns at once has the GIL back
@@ -83,7 +82,7 @@ class Process:
             finally:
                 os.close(file)
         except (OSError, LookupError, ValueError) as error:
-            if getattr(error, "errno", None) not in _FULL:
+            if getattr(error, "errno", None) not in FULL:
                 self._files.remove(path)
                 self._unreadable.append(f"{path}: {error.strerror if isinstance(error, OSError) else repr(error)}")
             return ()

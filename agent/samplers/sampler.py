@@ -6,11 +6,14 @@ calls a sampler on the agent's thread only, except `state`, which may be read on
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
 from typing import Protocol
 
 from ..storage.log import Log
 from ..storage.rows import Stream
+
+FULL = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)  # of an OSError: perhaps not in the next second
 
 
 class Absent(Exception):

@@ -1,7 +1,7 @@
 """Samples the machine once a second: counters of the process, its host and its devices.
 
-Lives on the agent's thread.  Invariant: a sampler that raises is turned off here and named; neither the agent's thread
-nor the other samplers see the exception.
+Lives on the agent's thread.  Invariant: a sampler that raises is turned off here and named, unless the job has reached
+a limit, when it leaves out a second; neither the agent's thread nor the other samplers see the exception.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ..fault import in_words
 from ..storage.log import Log
 from ..storage.rows import Stream
 from .registry import SAMPLERS
-from .sampler import Absent, MakeSampler, Sampler
+from .sampler import FULL, Absent, MakeSampler, Sampler
 
 _SECOND_NS = 1_000_000_000
 # If the last sample came late, the next second begins too soon after it and is left out: no rate over a moment.
@@ -53,7 +53,8 @@ class SamplerLoop:
         except Absent as absent:
             self._turn_off(name, str(absent))
         except Exception as error:  # an unknown kind of machine: the rest of the agent is still useful
-            self._turn_off(name, in_words(error))
+            if getattr(error, "errno", None) not in FULL:
+                self._turn_off(name, in_words(error))
 
     def _turn_off(self, name: str, why: str) -> None:
         self._off[name] = f"off: {why}"

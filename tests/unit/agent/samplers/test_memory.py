@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,6 +13,7 @@ import pytest
 
 from probe import streams
 from probe.agent.memory.blocks import allocated_bytes
+from probe.agent.samplers import memory
 from probe.agent.samplers.memory import Memory
 from probe.agent.torch_state import leave_devices_alone
 
@@ -59,6 +62,24 @@ def test_of_a_large_process_the_kernel_is_not_asked_to_go_through_all_pages(
     sampler.sample()
     assert streams.HOST_PSS not in samples.of(streams.MEMORY) and streams.HOST_RSS in samples.of(streams.MEMORY)
     assert sampler.state.startswith("on, without /proc/self/smaps_rollup: ")
+
+
+@pytest.mark.parametrize("lack", [errno.EMFILE, errno.ENFILE, errno.ENOMEM])
+def test_a_job_at_its_limit_of_descriptors_has_its_proportional_share_again_later(
+    samples: Any, monkeypatch: pytest.MonkeyPatch, lack: int
+) -> None:
+    def full(path: str, flags: int) -> int:
+        if path == "/proc/self/smaps_rollup":
+            raise OSError(lack, os.strerror(lack))
+        return opened(path, flags)
+
+    opened, sampler = os.open, Memory(samples)
+    monkeypatch.setattr(memory.os, "open", full)
+    sampler.sample()
+    assert samples.of(streams.MEMORY).keys() == {streams.HOST_RSS, streams.HOST_SHARED} and sampler.state == "on"
+    monkeypatch.undo()
+    sampler.sample()
+    assert streams.HOST_PSS in samples.of(streams.MEMORY)
 
 
 def play_devices(monkeypatch: pytest.MonkeyPatch, hip: str | None = None, why_untold: str = "") -> None:

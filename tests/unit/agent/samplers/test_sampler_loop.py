@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import os
 import resource
@@ -17,6 +18,7 @@ import pytest
 from conftest import descriptors
 
 from probe.agent.samplers import process, sampler_loop
+from probe.agent.samplers.memory import Memory
 from probe.agent.samplers.process import Process
 from probe.agent.samplers.sampler import Absent
 from probe.agent.samplers.sampler_loop import SamplerLoop
@@ -32,6 +34,7 @@ from probe.streams import (
     HOST_TICKS,
     INVOLUNTARY_SWITCHES,
     MAJOR_FAULTS,
+    MEMORY,
     READ_BYTES,
     RSS_BYTES,
     SAMPLES,
@@ -157,6 +160,28 @@ def test_a_sampler_that_raises_is_off_and_named_and_the_others_go_on(
         one.tick()
     assert (broken.taken, broken.closed, whole.taken, whole.closed) == (2, 1, 4, 0)
     assert one.states() == {"gpu": "off: ValueError('it broke')", "process": "on"}
+
+
+def test_a_sampler_of_a_job_at_its_limit_of_descriptors_leaves_out_that_second(
+    samples: Stream, log: Log, clock: Clock, monkeypatch: pytest.MonkeyPatch
+):
+    def full(path: str, flags: int) -> int:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    def lines() -> int:
+        return sum(source == MEMORY for _, source, *_ in rows(samples))
+
+    one, opened = SamplerLoop(samples, log, None, {"memory": Memory}), os.open
+    one.tick()
+    before = lines()
+    monkeypatch.setattr(process.os, "open", full)
+    clock.seconds = 101
+    one.tick()
+    assert one.states() == {"memory": "on"} and lines() == before
+    monkeypatch.setattr(process.os, "open", opened)
+    clock.seconds = 102
+    one.tick()
+    assert one.states() == {"memory": "on"} and lines() > before
 
 
 def test_a_sampler_with_nothing_to_sample_says_why(sampling: Callable[..., SamplerLoop], clock: Clock):
