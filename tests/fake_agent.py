@@ -1,6 +1,7 @@
 """An agent without a job: real rings, log and server thread of the agent, rows that the test appends.
 
-Used by the tests of the reader.  `deaf` kinds of requests are taken and never answered.
+Used by the tests of the reader.  Requests of `deaf` kinds, or for rows of `deaf` streams, are taken and
+never answered.
 """
 
 from __future__ import annotations
@@ -194,7 +195,7 @@ class FakeAgent:
     def _unless_deaf(self, handler: Any) -> Any:
         def handle(key: Key, request: dict[str, Any], payload: Any) -> None:
             self.requests.append(request)
-            if request["kind"] not in self.deaf - {wire.CANCEL}:
+            if {request["kind"], request.get("stream")}.isdisjoint(self.deaf - {wire.CANCEL}):
                 handler(key, request, payload)
 
         return handle

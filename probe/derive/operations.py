@@ -17,8 +17,8 @@ import numpy as np
 from ..arrays.integers import NONE, Bools, Ints, distinct
 from ..snapshot.rows import Rows
 from ..snapshot.snapshot import Snapshot
-from ..snapshot.source import Rank, RankLeft
-from ..streams import BARE, COLLECTIVES
+from ..snapshot.source import Rank
+from ..streams import BARE, COLLECTIVES, SPANS, STEPS
 
 PAIRWISE = ("c10d::send", "c10d::recv_", "c10d::recv_any_source_")
 _MOST = 1 << 24  # operations of one step
@@ -74,11 +74,10 @@ def operations_of(job: Snapshot) -> Iterator[Operations]:
     clocks: dict[str, int] = {}  # one offset for each kernel, whose ranks then do not differ by readings of the clock
     found: dict[Key, dict[int, _OfRank]] = {}
     answering: dict[int, _Answering] = {}
-    for rank in list(job.ranks):
-        try:
-            rows = rank.rows(COLLECTIVES)
-        except RankLeft:
-            continue
+    if not any(len(rank.rows(COLLECTIVES)) for rank in job.ranks_with(COLLECTIVES)):
+        return
+    for rank in job.ranks_with(STEPS, SPANS):
+        rows = rank.rows(COLLECTIVES)
         clock = clocks.setdefault(rank.facts.boot_id or rank.host, rank.facts.wall_offset_ns)
         answering[rank.rank] = one = _Answering(rank, rows, clock)
         for key, place, alone in _by_group(rank, rows):

@@ -67,6 +67,12 @@ class Snapshot:
                 rank.put(stream, table, oldest)
         self._require_ranks(silent)
 
+    def ranks_with(self, *streams: str) -> list[Rank]:
+        """The ranks, once all rows of these streams are here: one that falls silent meanwhile is not among them."""
+        for stream in streams:
+            self.fetch(stream)
+        return [*self.ranks]
+
     def fetch_since(self, stream: str, since_ns: Mapping[Rank, int | None]) -> dict[Rank, Rows]:
         """The rows of a stream that these ranks have recorded since about a moment of each, or all of them (None)."""
         silent, found = len(self.silent), dict[Rank, Ints]()

@@ -50,7 +50,8 @@ def _us(ns: int | None) -> float | None:
 
 def derive(job: Snapshot) -> Columns:
     silent = {one.rank: {"state": "silent", "why": one.why} for one in job.read}
-    rows = [{**_record(rank), **silent.get(rank.rank, {})} for rank in job.ranks]
+    records = {rank: _record(rank) for rank in [*job.ranks]}
+    rows = [{**record, **silent.get(rank.rank, {})} for rank, record in records.items() if not rank.left]
     for one in job.silent:
         rows.append({"rank": one.rank, "pid": one.pid or None, "state": "silent", "why": one.why})
     return columns_of(TABLE.columns, rows)

@@ -14,7 +14,7 @@ from ...arrays.integers import Ints
 from ...schema import Column, Columns
 from ...snapshot.snapshot import Snapshot
 from ...snapshot.source import Rank
-from ...streams import BARE, EXTRA, SAMPLED, STEPS
+from ...streams import BARE, EXTRA, SAMPLED, SPANS, STEPS
 from ..declaration import IDENTITY, MOMENT, Table, identity
 
 ENOUGH = 30  # steps of a kind below which a median says nothing
@@ -61,7 +61,7 @@ def _over(value: float | None, unit: float | None) -> float | None:
 
 
 def derive(job: Snapshot) -> Columns:
-    return columns_of(TABLE.columns, [row for rank in list(job.ranks) for row in _of_rank(rank)])
+    return columns_of(TABLE.columns, [row for rank in job.ranks_with(STEPS, SPANS) for row in _of_rank(rank)])
 
 
 _FEW = f"Fewer than {ENOUGH} steps."

@@ -17,7 +17,7 @@ from probe.connection import Connection
 from probe.errors import AgentError, QueryError, SilentError, UsageError
 from probe.host import agent_memory
 from probe.host.facts import Facts
-from probe.streams import BARE, ENGINE, FORWARD, OPTIMIZER, SAMPLED, SPANS
+from probe.streams import BARE, COLLECTIVES, ENGINE, FORWARD, LOG_GROUP, OPTIMIZER, SAMPLED, SPANS, STEPS
 from probe.tables import TABLES
 
 Make = Callable[..., FakeAgent]
@@ -252,6 +252,39 @@ def test_a_rank_that_falls_silent_on_the_way_is_left_out_whole(agent: Make, conn
     result = connection.query("SELECT DISTINCT rank FROM python.torch_trace")
     assert result.to_pylist() == [{"rank": 1 - silent}]
     assert re.fullmatch(rf"answered 1/2 ranks in \d\.\d s, silent: {silent}", *map(str, result.notes))
+
+
+@pytest.mark.parametrize("silent", [0, 1])
+@pytest.mark.parametrize("stream", [COLLECTIVES, STEPS, SPANS])
+def test_tables_of_all_ranks_go_without_one_that_falls_silent_on_the_way(
+    agent: Make, connected: Connect, stream: str, silent: int
+) -> None:
+    ranks = [agent(rank, world_size=2) for rank in range(2)]
+    for one in ranks:
+        one.name_modules()
+        one.put(LOG_GROUP, 1, name="0", backend="gloo", size=2, rank=one.rank, ranks=[0, 1])
+        one.train(3, group_seq=0)
+        one.operate(1100, 1110, 1200)
+    ranks[silent].deaf.add(stream)
+    for table, asked in (("overhead", "rank"), ("collectives", "unnest(arrived)")):
+        found = rows(connected(*ranks, timeout=0.5), f"SELECT DISTINCT {asked} AS rank FROM probe.{table}")
+        reads = table == "collectives" or stream != COLLECTIVES
+        assert sorted(row["rank"] for row in found) == ([1 - silent] if reads else [0, 1])
+
+
+@pytest.mark.parametrize("silent", [0, 1])
+def test_a_rank_whose_calls_cannot_be_counted_any_more_is_silent_and_the_others_are_not(
+    agent: Make, connected: Connect, silent: int
+) -> None:
+    ranks = [agent(rank, world_size=2) for rank in range(2)]
+    for one in ranks:
+        one.span(0, 100)
+    connection = connected(*ranks, timeout=0.5)
+    ranks[silent].deaf.add(SPANS)
+    found = rows(connection, "SELECT rank, state FROM probe.agents ORDER BY rank")
+    states = ["answers", "answers"]
+    states[silent] = "silent"
+    assert [row["state"] for row in found] == states
 
 
 def test_nobody_answers(agent: Make, connected: Connect) -> None:
