@@ -10,6 +10,7 @@ from ...arrays.arrow import columns_of
 from ...schema import Column, Columns
 from ...snapshot.snapshot import Snapshot
 from ...snapshot.source import Rank, RankLeft
+from ...streams import TIMES
 from ..declaration import IDENTITY, MOMENT, Table, identity
 
 
@@ -35,17 +36,19 @@ def _of_stream(rank: Rank, stream: str) -> dict[str, Any]:
 
 
 def _oldest_times(job: Snapshot, rows: list[dict[str, Any]]) -> Any:
-    for stream in dict.fromkeys(row["stream"] for row in rows if row["rows"]):
+    for stream in dict.fromkeys(row["stream"] for row in rows if row["rows"] and row["stream"] in TIMES):
         job.fetch(stream, oldest=True)
     return pa.array([_oldest_us(row["_of"], row["stream"]) for row in rows], pa.int64()).cast(pa.timestamp("us"))
 
 
 def _oldest_us(rank: Rank, stream: str) -> int | None:
+    if stream not in TIMES:
+        return None
     try:
         rows = rank.oldest_rows(stream)
     except RankLeft:
         return None
-    return int(rank.wall_us(rows[rows.slots[0]][:1])[0]) if len(rows) else None  # every stream has its time in front
+    return int(rank.wall_us(rows[TIMES[stream][0]][:1])[0]) if len(rows) else None
 
 
 TABLE = Table(
@@ -57,8 +60,8 @@ TABLE = Table(
         Column("rows", "BIGINT", "", "Rows recorded since the attach.", "number of the last row"),
         Column("kept", "BIGINT", "", "Rows that are still there.", "rows and the size of the ring"),
         Column("dropped", "BIGINT", "", "Oldest rows, overwritten by newer ones.", "rows and the size of the ring"),
-        Column("oldest_time", "TIMESTAMP", "", "Time of the oldest row kept, UTC.", "its first slot",
-               "The stream has no rows."),
+        Column("oldest_time", "TIMESTAMP", "", "Time of the oldest row kept, UTC.", "its first time",
+               "The stream has no rows, or no times (`profile_nodes`)."),
         Column("retention_mb", "DOUBLE", "MB", "The most the stream keeps (2^20 bytes).", "size of the ring"),
     ),
     derive_job=derive,

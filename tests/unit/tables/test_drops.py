@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 from fake_agent import FakeAgent
 
+from probe.agent.storage.rows import Stream
 from probe.connection import Connection
 from probe.host import agent_memory
 from probe.query.database import Database
 from probe.snapshot.memory_source import MemorySource
 from probe.snapshot.snapshot import Snapshot
-from probe.streams import ON_DEMAND, SPANS, STREAMS
+from probe.streams import ON_DEMAND, PROFILE_NODES, SPANS, STREAMS
 from probe.tables import TABLES
 
 Make = Callable[..., FakeAgent]
@@ -64,6 +65,15 @@ def test_the_oldest_time_fetches_only_the_oldest_rows(agent: Make, connected: Co
     one.requests.clear()
     connection.query("SELECT stream, dropped FROM probe.drops")
     assert "scan" not in {request["kind"] for request in one.requests}
+
+
+def test_rows_without_a_time_have_no_oldest_one(agent: Make, connected: Connect) -> None:
+    one = agent()
+    one.streams[PROFILE_NODES] = stream = Stream(PROFILE_NODES, STREAMS[PROFILE_NODES], 1 << 20)
+    stream.append(0, 1, 12)
+    one.facts["streams"][PROFILE_NODES] = {"slots": list(stream.slots), "chunks": stream.chunks}
+    found = drops(connected(one), PROFILE_NODES)
+    assert (found["rows"], found["oldest_time"]) == (1, None)
 
 
 def test_drops_of_a_silent_process_are_shown_too(agent: Make) -> None:
