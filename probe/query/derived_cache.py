@@ -38,9 +38,9 @@ class DerivedCache:
     pieces: list[tuple[Ints, LazyColumns]] = field(default_factory=list)
     rows: int = 0
 
-    def since(self, step: int) -> list[LazyColumns]:
-        """The pieces with rows of this step or later ones, maybe of earlier ones too."""
-        return [piece for steps, piece in self.pieces if steps[-1] >= step]
+    def since(self, step: int | None) -> list[LazyColumns]:
+        """The pieces with rows of this step or later ones, maybe of earlier ones too; None: all of them."""
+        return [piece for steps, piece in self.pieces if step is None or steps[-1] >= step]
 
     def drop_before(self, step: int) -> None:
         """Rows of earlier steps must not be seen any more."""
@@ -67,7 +67,7 @@ class Pending:
     old: DerivedCache | None
 
     def filed(self) -> DerivedCache | None:
-        steps, begin = self.piece.steps, self.old.upto if self.old else np.iinfo(np.int64).min
+        steps, begin = self.piece.steps, self.old.upto if self.old else _NOWHERE
         rows = np.flatnonzero((steps >= begin) & (steps < self.new.upto))
         if len(rows) < WORTH_CACHING or len(rows) + (self.old.rows if self.old else 0) > _MAX_ROWS:
             return self.old
@@ -130,8 +130,8 @@ def _came_late(rank: Rank, stream: str, cache: DerivedCache) -> bool:
 
 
 def _oldest(rank: Rank, table: Table) -> int:
-    """The first step of which every row is still in the agent's memory."""
+    """The first step of which every row is still in the agent's memory, as far as it has lost any."""
     lost = [
         rows[WRITTEN[stream]][:1] for stream in table.streams if len(rows := rank.rows(stream)) and rows["seq"][0] > 1
     ]
-    return max((int(rank.timeline.counted(time + PACKING_NS)[0]) + 1 for time in lost), default=0)
+    return max((int(rank.timeline.counted(time + PACKING_NS)[0]) + 1 for time in lost), default=_NOWHERE)

@@ -165,7 +165,7 @@ class TableScan:
         if cache is None:
             self._put(_Derived((rank,), None if from_start else first, [piece]))
         else:
-            cached = cache.since(-1 if first is None else first)
+            cached = cache.since(first)
             self._put(_Derived((rank,), first, [*cached, piece.take(piece.steps >= cache.upto)]))
 
     def _put(self, new: _Derived) -> None:

@@ -116,6 +116,19 @@ def test_numbers_that_turn_out_to_be_others(agent: Make, connected: Connect) -> 
     assert {row["step"] // 1000 for row in rows(living)} == {1}
 
 
+def test_steps_below_zero_stay(agent: Make, connected: Connect) -> None:
+    """The job's own count began anew before the attach: the agent's is ahead of it."""
+    one = Job(agent(step_base=-30))
+    one.train(40)
+    living = connected(one.agent)
+    first = rows(living)
+    assert first[0]["step"] < 0 and kept(living).pieces
+    one.train(1)
+    assert rows(living)[: len(first)] == first
+    below = "SELECT DISTINCT step FROM python.torch_trace WHERE step BETWEEN -20 AND -15 ORDER BY step"
+    assert [row["step"] for row in rows(living, below)] == [*range(-20, -14)]
+
+
 @pytest.mark.slow
 def test_steps_that_the_agent_has_forgotten_are_not_shown(agent: Make, connected: Connect) -> None:
     one = Job(agent())
