@@ -37,7 +37,8 @@ TABLE = Table(
     "and gradients and graphs are left out.  `probe ENDPOINT memory` shows the same, folded, and what is not listed.",
     columns=(
         *IDENTITY,
-        Column("step", "BIGINT", "", "The last step that was complete.", "boundaries"),
+        Column("step", "BIGINT", "", "The step that was about to begin, or that ran if no boundary came.", "boundaries",
+               joins="step everywhere"),
         Column("holder", "VARCHAR", "", "The path that keeps it alive, from a variable of a function (`train().losses"
                "[3]`) or of a module; of what modules own, the path of the parameter or buffer.", "references",
                "It was not looked for: too small a part of what no path leads to."),

@@ -287,6 +287,16 @@ def test_a_rank_whose_calls_cannot_be_counted_any_more_is_silent_and_the_others_
     assert [row["state"] for row in found] == states
 
 
+def test_tensors_are_told_of_the_step_that_the_rank_is_in(agent: Make, connected: Connect) -> None:
+    one = agent(step_base=100)
+    one.train(3)
+    connection = connected(one)
+    (running,), (looked_at,) = (
+        rows(connection, f"SELECT DISTINCT step FROM {table}") for table in ("probe.agents", "python.tensor_trace")
+    )
+    assert looked_at == running == {"step": 103}
+
+
 def test_nobody_answers(agent: Make, connected: Connect) -> None:
     one = agent()
     one.deaf.add("hello")
