@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..arrays.integers import NONE, Arrays, Bools, Ints, distinct
+from ..arrays.integers import NONE, Arrays, Bools, Ints, distinct, find
 from ..arrays.nesting import around, covered
 from ..snapshot.rows import Rows
 from ..streams import ENGINE, EVAL, EVAL_MODE, FORWARD, GRAPH, KIND_MASK, LOADS, NO_GRAD, OPTIMIZER, SPANS, WAIT
@@ -94,7 +94,7 @@ def done_by(part: Partition, thread: int) -> Intervals:
     optimizer's.  A graph may hold any phase, or several, so a replay is what is around it.
     """
     spans, loads = part.rows(SPANS), part.rows(LOADS)
-    kind = np.where(validations(spans), VALIDATION, spans["flags"] & KIND_MASK)
+    kind = np.where(validations(part, spans), VALIDATION, spans["flags"] & KIND_MASK)
     mine = (spans["thread"] == thread) & (kind != WAIT) & (kind != GRAPH)
     spans, kind, loads = spans.of(mine), kind[mine], loads.of(loads["thread"] == thread)
     start, end = (np.concatenate([spans[slot], loads[slot]]) for slot in ("start_ns", "end_ns"))
@@ -104,11 +104,24 @@ def done_by(part: Partition, thread: int) -> Intervals:
     return things.of(steps).outermost().overlaid_with(things.of(~steps).outermost())
 
 
-def validations(spans: Rows) -> Bools:
-    """Calls that train nothing: without gradients, or in eval mode, of a module that at other times is not."""
-    flags, subject = spans["flags"], spans["subject"]
+def validations(part: Partition, spans: Rows) -> Bools:
+    """Calls that train nothing: without gradients, or in eval mode, of a module that trains in the same step."""
+    flags = spans["flags"]
     calls = flags & KIND_MASK == FORWARD
-    trained = distinct(subject[calls & (flags & EVAL_MODE == 0)])
-    in_eval_mode = (flags & EVAL_MODE != 0) & np.isin(subject, trained)
-    result: Bools = calls & (in_eval_mode | (flags & NO_GRAD != 0))
+    in_eval_mode = flags & EVAL_MODE != 0
+    result: Bools = calls & (flags & NO_GRAD != 0)
+    trains, doubtful = calls & ~in_eval_mode, calls & in_eval_mode & ~result
+    if trains.any() and doubtful.any():
+        result |= doubtful & _of_modules_in(part, spans, trains)
+    return result
+
+
+def _of_modules_in(part: Partition, spans: Rows, chosen: Bools) -> Bools:
+    """Spans whose module has a chosen one in the same step; in an open step, where that may be yet to come, in any."""
+    subject, step = spans["subject"], part.timeline.step(spans["start_ns"])
+    in_step = subject * (np.ptp(step) + 1) + step
+    is_open = step >= part.timeline.running
+    result: Bools = (find(in_step, distinct(in_step[chosen])) != NONE) | (
+        is_open & (find(subject, distinct(subject[chosen])) != NONE)
+    )
     return result

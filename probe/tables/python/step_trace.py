@@ -168,8 +168,8 @@ TABLE = Table(
                _UNSAMPLED),
         _phase("backward", "Time in backward passes, including forwards that they run again.", "autograd's engine",
                _LOST),
-        _phase("validation", "Time in module calls that train nothing: autograd was off, or the model, which is "
-               "trained at other times, was in eval mode.  Generation and frozen models are in it, too.",
+        _phase("validation", "Time in module calls that train nothing: autograd was off, or the model was in eval "
+               "mode, in a step that also calls it in training mode.  Generation and frozen models are in it, too.",
                "outermost module calls", _UNSAMPLED),
         _phase("optimizer", "Time in Optimizer.step, without what its closure calls of the phases above.",
                "optimizer steps"),

@@ -104,6 +104,30 @@ def test_calls_that_train_nothing_are_validation(agent: Make, connected: Connect
     assert rows(connection, sql) == [(150,)]
 
 
+def test_a_filter_does_not_change_what_a_model_does_that_was_left_in_eval_mode(agent: Make, connected: Connect) -> None:
+    one = agent()
+    one.name_modules()
+    for step in range(20):
+        start = 1000 * step
+        if step == 5:  # a validation that forgot to turn gradients off
+            one.span(start + 10, start + 60, MODEL, FORWARD | EVAL_MODE)
+        one.span(start + 100, start + 300, MODEL, FORWARD | (EVAL_MODE if step > 8 else 0))
+        one.span(start + 400, start + 700, 0, ENGINE)
+        one.boundary(start + 890)
+    named = ", ".join(f"round({name}_duration * 1e9)::BIGINT" for name in ("forward", "validation"))
+    connection = connected(one)
+    for first in (1, 15):
+        sql = f"SELECT step, {named} FROM python.step_trace WHERE step BETWEEN {first} AND 19 ORDER BY step"
+        assert rows(connection, sql) == [(step, 200, 50 if step == 5 else 0) for step in range(first, 20)]
+
+
+def test_a_validation_that_is_under_way_is_one(agent: Make, connected: Connect) -> None:
+    one = trained(agent, lambda one, start: one.span(start + 10, start + 110))
+    one.span(3010, 3110, MODEL, FORWARD | EVAL_MODE)
+    sql = "SELECT phase FROM python.phase_trace WHERE step = 3"
+    assert rows(connected(one), sql, open_steps=True) == [("validation",)]
+
+
 def test_a_call_that_steps_the_optimizer_is_not_a_forward(agent: Make, connected: Connect) -> None:
     one = agent()
     for start in range(0, 3000, 1000):
