@@ -34,7 +34,7 @@ def plant(
 
 
 def plant_manifest(root: Path, ranks: int = 1, job: str = "exp7", asked: Mapping[str, Any] | None = None) -> None:
-    """asked: what the recorder has asked of the first rank."""
+    """asked: what the recorder has asked of the first rank, or is said of it besides."""
     said = {str(rank): {"rank": rank, "world_size": ranks, "host": "here", "pid": 100 + rank} for rank in range(ranks)}
     said["0"] |= asked or {}
     (root / f"job={job}").mkdir(parents=True, exist_ok=True)

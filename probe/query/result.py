@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 from ..errors import SilentError
 from ..protocol import NO_GROUP
 from ..snapshot.align import COUNTED, GROUP_SEQ
+from ..snapshot.call_steps import CALL
 from ..snapshot.snapshot import Snapshot
 from ..snapshot.source import Rank
 from ..snapshot.steps_known import StepsKnown
-from ..snapshot.timeline import CALL
 from ..streams import MARKS, SAMPLES
 from ..tables.declaration import Table
 from ..text import some, title

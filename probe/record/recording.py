@@ -20,6 +20,7 @@ from ..errors import SilentError, UsageError
 from ..host.facts import Facts
 from ..query.result import SKIPPED, Cost, Coverage, Note, Result
 from ..settings import require_seconds
+from ..snapshot.call_steps import CALL
 from . import manifest
 from .archive import Archive
 from .mirror import place
@@ -33,10 +34,14 @@ if TYPE_CHECKING:
     from ..snapshot.snapshot import Snapshot
 
 _STEPS = 2000  # that why() judges
-# When a job was started anew: its steps are counted again, from the first one or from a checkpoint.
-_RESTARTED = """WITH restarted AS (SELECT MAX(time) AS began FROM (
-    SELECT rank, step, time, LAG(step) OVER (PARTITION BY rank ORDER BY time) AS before FROM python.step_trace)
-WHERE step <= before GROUP BY rank)
+# When a job was started anew: its steps are counted again, from the first one or from a checkpoint.  Where calls are
+# steps, each recorder numbers them; there, with an attach after other rows.
+_RESTARTED = """WITH attached(rank, began) AS (VALUES (NULL, NULL::TIMESTAMP) {attached}),
+steps AS (SELECT rank, step, time, LAG(step) OVER (PARTITION BY rank ORDER BY time) AS before FROM python.step_trace),
+restarted AS (
+    SELECT MAX(time) AS began FROM steps ANTI JOIN attached USING (rank) WHERE step <= before GROUP BY rank
+    UNION ALL SELECT began FROM attached JOIN steps USING (rank) GROUP BY rank, began
+    HAVING MIN(time) < began - INTERVAL 1 SECOND AND MAX(time) >= began)
 SELECT MIN(began)::VARCHAR AS began FROM restarted
 WHERE began >= (SELECT MAX(began) FROM restarted) - INTERVAL 1 MINUTE"""  # ranks start together
 _LAST = f"SELECT step, time FROM python.step_trace WHERE step > {{last}} - {_STEPS}"
@@ -93,7 +98,9 @@ class Recording(Connection):
     def last_run(self) -> Iterator[None]:
         """Meanwhile, of a job that was started anew, only what came after its last start is seen: its steps may have
         the numbers of steps before.  Cost: a query."""
-        (row,) = self.query(_RESTARTED).to_pylist()
+        calling = [each for each in self.agents if each.step_ends == CALL]
+        attached = "".join(f", ({each.rank or 0}, make_timestamp({each.attached_wall_ns // 1000}))" for each in calling)
+        (row,) = self.query(_RESTARTED.format(attached=attached)).to_pylist()
         self._since = row["began"] or ""
         told = [f"The job was started anew: what was before {self._since} UTC does not count."] if self._since else []
         self.notes = told

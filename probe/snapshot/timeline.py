@@ -22,7 +22,6 @@ from ..streams import (
     EVAL,
     EXTRA,
     FORWARD,
-    GRAPH,
     KIND_MASK,
     OPTIMIZER,
     PACKING_NS,
@@ -31,10 +30,10 @@ from ..streams import (
     STEPS,
     WRITTEN,
 )  # fmt: skip
+from .call_steps import CALL, steps_of_calls
 from .log import Log
 from .rows import Rows
 
-CALL = "call"  # what the agent says of such a process
 STUCK = 5  # a rank that has been in a step for this many typical steps shows that step
 _ENOUGH = 30  # steps, to compare their mean
 _RECENT_STEPS = 64  # their median is typical
@@ -83,36 +82,17 @@ class Timeline:
         self._rank, self._rows, self.base = rank, rows_of, base
         rows = rows_of(STEPS)
         self.incomplete = 1  # the step in which the attach fell
-        self.boundaries = _by_count(rows) if len(rows) else self._count_calls(rows)
+        self.boundaries = _by_count(rows) if len(rows) else self._calls(rows)
         self._ends: Ints = np.ascontiguousarray(self.boundaries["time_ns"])
         self._counts: Ints = np.ascontiguousarray(self.boundaries["count"])
         self._flags: Ints = np.ascontiguousarray(self.boundaries["flags"])
 
-    def _count_calls(self, none: Rows) -> Rows:
-        """Where the agent says that nothing else ends a step, every outermost call of a root module is one; in a job
-        that only replays CUDA graphs, every replay of the first one."""
+    def _calls(self, none: Rows) -> Rows:
+        """What stands for boundaries where the agent says that nothing else ends a step."""
         if self._rank.facts.step_ends != CALL:
             return none
-        spans = self._rows(SPANS)
-        kind = spans["flags"] & KIND_MASK
-        calls = np.flatnonzero(kind == FORWARD)
-        roots = [serial for serial, module in self._rank.log.modules.items() if module.get("root") in (serial, 0, None)]
-        calls = calls[np.isin(spans["subject"][calls], roots)]
-        if not len(calls) and (kind == GRAPH).any():
-            calls = np.flatnonzero(spans["subject"] == spans["subject"][kind == GRAPH].max())
-        calls = calls[np.argsort(spans["start_ns"][calls], kind="stable")]
-        start, end = spans["start_ns"][calls], spans["end_ns"][calls]
-        # calls of a root within itself or another root count as one
-        outermost = np.ones(len(start), np.bool_)
-        outermost[1:] = start[1:] >= np.maximum.accumulate(end)[:-1]
-        first = start[outermost][:1]  # the step that ran at the attach ends here
         self.incomplete = 0
-        made = type(none)(none.slots, np.zeros((outermost.sum() + len(first), len(none.slots)), np.int64))
-        made["time_ns"][:] = np.concatenate([first, end[outermost]])
-        made["count"][:] = np.arange(len(made)) - 1
-        made["thread"][:] = spans["thread"][calls[outermost]][np.maximum(made["count"], 0)]
-        made["flags"][:] = SAMPLED
-        return made
+        return steps_of_calls(self._rank.facts, self._rank.log, self._rank.now_ns, self._rows(SPANS), none)
 
     @cached_property
     def closings(self) -> StepEnds:

@@ -8,9 +8,9 @@ from typing import Any
 
 from ...arrays.arrow import columns_of
 from ...schema import Column, Columns
+from ...snapshot.call_steps import CALL
 from ...snapshot.snapshot import Snapshot
 from ...snapshot.source import Rank, RankLeft
-from ...snapshot.timeline import CALL
 from ...version import is_tested
 from ..declaration import IDENTITY, MOMENT, TAPS, Table, identity
 

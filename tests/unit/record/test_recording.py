@@ -273,6 +273,20 @@ def test_of_a_job_that_was_started_anew_only_what_came_after_it_is_judged(tmp_pa
         assert recording.query(f"SELECT COUNT(*) AS n FROM {STEPS}").to_pylist() == [{"n": 500}]
 
 
+def test_a_server_is_started_anew_with_an_attach_and_not_where_its_calls_are_numbered_anew(tmp_path: Path) -> None:
+    for name, attached_s, told in (("recorder", -1, []), ("server", 3600, ["01:00:00 UTC"])):
+        restarted(tmp_path / name)
+        attached = BEGAN.replace(tzinfo=timezone.utc) + timedelta(seconds=attached_s)
+        said = {"step_ends": "call", "attached_wall_ns": int(attached.timestamp() * 1e9)}
+        plant_manifest(tmp_path / name, asked=said)
+        with probe.connect(str(tmp_path / name)) as recording, recording.last_run():  # type: ignore[attr-defined]
+            assert [note.split(" 2026-01-01 ")[0] for note in recording.notes] == [
+                "The job was started anew: what was before" for _ in told
+            ]
+            (row,) = recording.query(f"SELECT COUNT(*) AS n FROM {STEPS}").to_pylist()
+            assert row["n"] == (200 if told else 500)
+
+
 @pytest.fixture
 def one_started_anew(tmp_path: Path) -> tuple[str, str]:
     """Two recordings, of which the first is of a job that was started anew."""

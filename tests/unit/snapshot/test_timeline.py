@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
+from contextlib import closing
 from typing import Any
 
 from fake_agent import ADAM, LINEAR, MODEL, FakeAgent
 
 from probe.connection import Connection
+from probe.host.facts import Facts
+from probe.record.sources import HeldMemory
+from probe.snapshot.snapshot import Snapshot
 from probe.streams import BEGIN, ENGINE, EVAL, FIRST_GRAPH, GRAPH, OPTIMIZER
 
 Make = Callable[..., FakeAgent]
@@ -54,6 +59,56 @@ def test_a_loop_that_only_replays_graphs_counts_the_replays_of_the_first(agent: 
     sql = "SELECT step, module, stage FROM python.torch_trace ORDER BY ALL"
     behind = [(step, f"graph {number}", "graph") for step in (1, 2, 3) for number in (1, 2)]
     assert rows(connected(one), sql) == [(0, "graph 1", "graph"), *behind]
+
+
+class Server:
+    """A call of a model every 10 ms, and in it some of a part; the ring holds 32,768 of both."""
+
+    def __init__(self, agent: FakeAgent) -> None:
+        self.agent, self.calls = agent, 0
+        agent.name_modules()
+        agent.now = lambda: {**agent.facts, "monotonic_ns": self.at, "wall_ns": 10**18}  # type: ignore[method-assign]
+
+    @property
+    def at(self) -> int:
+        return self.calls * 10 * MS
+
+    def call(self, times: int, parts: int = 1) -> None:
+        for _ in range(times):
+            for part in range(1, parts + 1):
+                self.agent.span(self.at + part * MS, self.at + part * MS + 5, LINEAR)
+            self.agent.span(self.at, self.at + 8 * MS, MODEL)
+            self.calls += 1
+
+
+def numbers(connection: Connection) -> dict[int, int]:
+    """The step of each call that is left, by its start."""
+    return dict(rows(connection, "SELECT start_ns, step FROM python.torch_trace WHERE module = 'Model'"))
+
+
+def test_calls_keep_their_numbers_when_the_ring_forgets_those_before_them(agent: Make, connected: Connect) -> None:
+    one = Server(agent(ring_bytes=1 << 16))
+    one.call(10_000)
+    connection = connected(one.agent)
+    numbers(connection)
+    for parts in (2, 3, 1):
+        one.call(7000, parts)
+        assert rows(connection, "SELECT step FROM probe.agents") == [(one.calls,)]
+        found = numbers(connection)
+        assert len(found) > 8000 and all(start == step * 10 * MS for start, step in found.items())
+    one.agent.publish()
+    with closing(HeldMemory(os.getpid(), Facts.parse(one.agent.now()))) as held:  # as a recorder's last look
+        (ended,) = Snapshot([held]).ranks
+        assert ended.timeline.running == one.calls
+
+
+def test_calls_that_nobody_has_seen_are_counted_like_those_that_are_left(agent: Make, connected: Connect) -> None:
+    one = Server(agent(ring_bytes=1 << 16))
+    one.call(40_000)
+    connection = connected(one.agent)
+    assert rows(connection, "SELECT step FROM probe.agents") == [(40_000,)]
+    one.call(9000, 4)  # of the calls that were seen, none is left
+    assert min(numbers(connection).values()) >= 40_000
 
 
 def test_as_long_as_it_is_not_known_what_ends_a_step_no_call_is_one(agent: Make, connected: Connect) -> None:
