@@ -1,16 +1,13 @@
-"""Which agents a recorder looks for, and when its job is over; processes, agents and the job are played."""
+"""Which agents a recorder looks for; processes and agents are played."""
 
 from __future__ import annotations
-
-from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
 from probe.client.endpoints import Address, Resolved
 from probe.errors import EndpointError
 from probe.record import recorder
-from probe.record.recorder import Order, Recorder, agents_of
+from probe.record.recorder import agents_of
 
 
 @pytest.fixture
@@ -41,24 +38,3 @@ def test_no_agent_and_several_jobs_are_errors(codes: tuple[str, str], attached: 
     attached.update(zip(attached, codes, strict=True))
     with pytest.raises(EndpointError):
         agents_of("4250,4251")
-
-
-def test_a_recorder_stays_until_the_last_process_has_ended_that_may_start_ranks(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    living, asked = [4250, 4251], list[list[int]]()
-
-    def is_stopped(*_: object) -> bool:
-        asked.append([*living])
-        living.pop(0)
-        return len(asked) > 2
-
-    monkeypatch.setattr(recorder, "has_ended", lambda pid: pid not in living)
-    monkeypatch.setattr(Recorder, "_is_stopped", is_stopped)
-    for name in ("_take_new_agents", "flush", "close"):
-        monkeypatch.setattr(Recorder, name, lambda self, **_: None)
-    followed = object.__new__(Recorder)
-    followed._order = Order(Path(), follow=[4250, 4251])
-    followed._job = SimpleNamespace(look=lambda: {"agent"}, has_ended=True)  # type: ignore[assignment]
-    followed.run(lambda seconds: False)
-    assert asked == [[4250, 4251], [4251]]

@@ -33,6 +33,7 @@ class Played:
     def __init__(self, folder: Path, agent: FakeAgent) -> None:
         self.folder, self.agent, self.lives, self.looks = folder, agent, True, 0
         self.launcher = subprocess.Popen(["sleep", "600"])
+        self.followed = [self.launcher.pid]
         self.at = dict[int, Callable[[], None]]()
         self.told, self.rounds = list[str](), 0
         self.at_look = 0  # at which it has ended, 0 for none
@@ -44,7 +45,7 @@ class Played:
         return resolved(self.agent)
 
     def recorder(self, follow: bool = False, write_s: float = 60.0) -> Recorder:
-        order = Order(self.folder, "exp7", flush_s=0.01, write_s=write_s, follow=[self.launcher.pid] if follow else [])
+        order = Order(self.folder, "exp7", flush_s=0.01, write_s=write_s, follow=self.followed if follow else [])
         return Recorder(self.find, order, self.told.append)
 
     def stop(self, seconds: float) -> bool:
@@ -118,6 +119,16 @@ def test_a_recorder_whose_launcher_outlives_the_ranks_ends_with_it(played: Playe
     assert [row["event"] for row in played.rows("probe.events")] == ["begun", "ended"]
     assert played.told[-1] == "The job has ended."
     assert len(played.rows("python.step_trace")) == 20
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_a_recorder_ends_with_the_last_process_that_may_start_ranks(played: Played, place: int) -> None:
+    with subprocess.Popen(["sleep", "600"]) as other:
+        played.followed.insert(place, other.pid)
+        played.at = {3: played.rank_ends, 6: played.launcher_ends, 9: other.kill}
+        played.recorder(follow=True).run(played.stop)
+        other.kill()
+    assert 9 <= played.rounds < _MOST
 
 
 def test_a_recorder_without_a_launcher_ends_with_the_ranks_also_between_two_looks(played: Played) -> None:
