@@ -57,6 +57,24 @@ def states(pid: int) -> str:
     return "".join(letters)
 
 
+def held_at_once(pid: int) -> int:
+    """How many threads a tracer holds at one moment, that between two looks at each thread: one that it let go of
+    meanwhile has been switched in and out again."""
+    before, after = _held(pid), _held(pid)
+    return sum(after.get(thread) == switches for thread, switches in before.items())
+
+
+def _held(pid: int) -> dict[str, list[str]]:
+    """How often each of these threads was switched out."""
+    found = {}
+    for tid in os.listdir(f"/proc/{pid}/task"):
+        with contextlib.suppress(OSError):  # it ended
+            lines = Path(f"/proc/{pid}/task/{tid}/status").read_text().splitlines()
+            if "State:\tt (tracing stop)" in lines:
+                found[tid] = lines[-2:]
+    return found
+
+
 def in_child_of_user(uid: int, work: Callable[[], Any]) -> Any:
     """in_child(), for this user and group alone."""
 

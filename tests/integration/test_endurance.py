@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from delivering import interpreters, put, states
+from delivering import held_at_once, interpreters, put, states
 from until import until
 
 from probe.errors import AttachError
@@ -62,7 +62,7 @@ def watched(pid: int) -> Iterator[list[int]]:
     def look() -> None:
         while not over.wait(0.003):
             with contextlib.suppress(OSError):
-                stood.append(states(pid).count("t"))
+                stood.append(held_at_once(pid))
 
     watcher = threading.Thread(target=look)
     watcher.start()
