@@ -1,5 +1,8 @@
 """Two ranks that end with an all-reduce in flight, for which nobody waits and rank 1 comes a second late.
 
+Its tensor is never freed: if gloo's thread drops the last reference while Python ends, torch aborts the process, with
+an agent or without (pytorch/pytorch#179291).
+
 usage: unwaited.py RANK FILE AGENT     FILE: a new one, where the ranks meet; AGENT: 1 for probe.start()
 Prints the names of the threads that there are when exit handlers run.
 """
@@ -7,6 +10,7 @@ Prints the names of the threads that there are when exit handlers run.
 from __future__ import annotations
 
 import atexit
+import ctypes
 import sys
 import time
 from pathlib import Path
@@ -43,4 +47,6 @@ for _ in range(STEPS):
     time.sleep(0.02)
 if RANK == 1:
     time.sleep(1.0)
-dist.all_reduce(torch.ones(100), async_op=True)
+tensor = torch.ones(100)
+ctypes.pythonapi.Py_IncRef(ctypes.py_object(tensor))
+dist.all_reduce(tensor, async_op=True)
