@@ -74,11 +74,10 @@ class Connections:
         """
         self._uids, self._take, self.trouble = {0, *uids}, take, ""
         self._clients: dict[int, Connection] = {}
-        self._polled, self._listens = Polled(), False
+        self._polled, self._listens, self._spare = Polled(), False, -1
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._eventfd = os.fstat(self._wake)
-        self._spare = -1  # closed for a moment to tell a client that no descriptor is left
-        self._restore_spare()
+        self._restore_spare()  # closed for a moment to tell a client that no descriptor is left
         self._polled.add(self._wake, select.POLLIN)
         self.listener = listener
         self._listen(True)

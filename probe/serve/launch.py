@@ -167,10 +167,10 @@ def _comes_up(keeper: int) -> bool:
 
 def _folder(uid: int) -> str:
     """A new directory for the server of this user, which only we can enter.  Raises OSError."""
-    parents = [os.environ.get("TMPDIR", "/tmp"), *_DIRECTORIES]
+    parents = [os.environ.get("TMPDIR") or "/tmp", *_DIRECTORIES]
     for parent in parents:
         folder = f"{os.path.abspath(parent)}/probe-{uid}-{os.urandom(4).hex()}"
-        if len(folder) <= _MOST_FOLDER:
+        if len(os.fsencode(folder)) <= _MOST_FOLDER:
             with contextlib.suppress(OSError):
                 os.mkdir(folder, 0o700)
                 return folder

@@ -89,7 +89,7 @@ def command(
     ranks, endpoint = ranks_of(pids, every_job), ",".join(map(str, pids))
     found: list[Attached] = []
     try:
-        (_attach_as_lines if output.is_default else _attach_as_rows)(ranks, wanted, output, found)
+        _attach(ranks, wanted, output, found)
     except ProbeError:
         if into is not None and found:
             into.start_if_possible(endpoint, wanted.name)
@@ -99,24 +99,20 @@ def command(
         into.start(endpoint, wanted.name)
 
 
-def _attach_as_lines(ranks: Ranks, wanted: Wanted, output: Output, found: list[Attached]) -> None:
-    """found: gets each rank that has its agent."""
+def _attach(ranks: Ranks, wanted: Wanted, output: Output, found: list[Attached]) -> None:
+    """A line or a row for each rank that has its agent, also if others have failed.  found: gets each of them."""
+    from probe.attach import Attached
 
     def tell(attached: Attached) -> None:
         found.append(attached)
-        wanted.tell(attached)
-
-    attach_each(ranks, replace(wanted, tell=tell))
-
-
-def _attach_as_rows(ranks: Ranks, wanted: Wanted, output: Output, found: list[Attached]) -> None:
-    """A row for each rank that has its agent, also if others have failed."""
-    from probe.attach import Attached
+        if output.is_default:
+            wanted.tell(attached)
 
     try:
-        attach_each(ranks, replace(wanted, tell=found.append))
+        attach_each(ranks, replace(wanted, tell=tell))
     finally:
-        output.show(Records.of(Attached, found))
+        if not output.is_default:
+            output.show(Records.of(Attached, found))
 
 
 def _say_not_recorded(ranks: Ranks, found: Sequence[Attached]) -> None:

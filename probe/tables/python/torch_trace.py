@@ -109,9 +109,7 @@ class _Trace:
             ),
             "recompute": lambda: join(spans.recompute[rows]),
             "compiled": self._compiled,
-            "failed": lambda: join(
-                ((flags[rows] & FAILED) != 0) & ~spans.recompute[rows], (flags[engines] & FAILED) != 0
-            ),
+            "failed": lambda: join((flags[rows] & FAILED != 0) & ~spans.recompute[rows], flags[engines] & FAILED != 0),
         }
 
     def _join(self, *parts: Any) -> Any:
@@ -216,7 +214,6 @@ _NOT_TIMED = (
     "was being captured, the module is on several devices, the marks of a pass are on several streams and do not rise, "
     "or retention has dropped it.  On devices other than cuda and cpu: always."
 )
-
 _NO_CALL = "Optimizer steps; a wait outside of calls."
 
 
@@ -289,9 +286,8 @@ TABLE = Table(
                "forward inside a backward pass"),
         Column("compiled", "BOOLEAN", "", "Whether the row is a compiled region, whose inner modules have no rows.",
                "torch.compile"),
-        Column("failed", "BOOLEAN", "", "Whether the call, or the pass, raised.  False where recompute is true: torch "
-               "ends these calls by an exception once it has what the pass needs; one that fails, fails the pass.",
-               "exceptions"),
+        Column("failed", "BOOLEAN", "", "Whether the call or the pass raised.  False where recompute is true: torch "
+               "ends such calls by an exception, and one that fails, fails the pass.", "exceptions"),
     ),
     streams=(*_STREAMS, DEVICE),
     derive=derive,
