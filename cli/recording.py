@@ -60,9 +60,9 @@ def _size_or_none(ctx: click.Context, param: click.Parameter, value: str | None)
 def keep_options(function: Function) -> Function:
     """--keep and --keep-days, as the arguments `keep` (bytes) and `keep_days`."""
     days = click.option("--keep-days", type=click.FloatRange(min=0, min_open=True), metavar="N",
-                        help="Remove recorded rows that are older.")(function)  # fmt: skip
+                        help="Remove recorded rows older than N days.")(function)  # fmt: skip
     return click.option("--keep", callback=_size_or_none, metavar="SIZE",
-                        help="Remove the oldest recorded rows beyond this: 10GB.")(days)  # fmt: skip
+                        help="Keep at most SIZE, such as 10GB: the newest rows. Default: all.")(days)  # fmt: skip
 
 
 def record_option(function: Function) -> Function:

@@ -4,7 +4,7 @@ Example:
     import probe
 
     with probe.connect("4242") as job:
-        print(job.query("SELECT * FROM python.step_trace").to_pandas())
+        print(job.query("SELECT * FROM python.step_trace").to_pylist())
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ def _close_all() -> None:
 class Connection(Insight):
     """The ranks of one endpoint, from probe.connect.  Use it as a context manager, from one thread at a time.
 
-    Example: `with probe.connect("4242") as job: print(job.query("SELECT * FROM probe.agents").to_pandas())`
+    Example: `with probe.connect("4242") as job: print(job.query("SELECT * FROM probe.agents").to_pylist())`
 
     notes: what the user should know about the last call (a query's Result has its own); unreached: the ranks that the
     last call did not reach, where it asks each of them; skipped: a line about each process left out, for it only

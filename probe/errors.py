@@ -188,7 +188,7 @@ class EvalError(ProbeError):
         "eval": "The snippet was not run.",
         "held": "Another snippet holds the job.",
         "no-step": "The job has no boundary between steps at which to run the snippet.",
-        "no-counter": "The variable is no counter of steps: no whole number, or another one on each rank.",
+        "no-counter": "The variable does not count steps: it is not a whole number, or it differs between ranks.",
         "eval-timeout": "The snippet reached its time-out and was cancelled, or could not be.",
         "eval-missed": "The ranks could not agree on a step at which to run the snippet.",
     }

@@ -16,8 +16,8 @@ COLUMNS = ("name", "type", "shape", "device", "value", "where")
 
 @click.command("names", cls=Verb)
 @click.argument("words", nargs=-1, metavar="[PATTERN]")
-@click.option("--rank", type=int, default=0, show_default=True, help="Of this rank.")
-@click.option("--frame", metavar="FUNCTION", default="", help="Of this function, or of the frame with this number.")
+@click.option("--rank", type=int, default=0, show_default=True, help="Rank to look at.")
+@click.option("--frame", metavar="FUNCTION", default="", help="Function, or number of a frame, whose names to list.")
 @click.option("--now", is_flag=True, help="At once, beside the training, instead of between two steps.")
 @endpoint_option
 @output_options

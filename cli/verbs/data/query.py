@@ -24,7 +24,7 @@ from ...querying import query
 @open_option
 @timeout_option(10.0)
 @click.option("--min-ranks", type=click.IntRange(min=1), metavar="N", default=1, show_default=True,
-              help="Fail with status 8 without the rows of so many ranks.")  # fmt: skip
+              help="Fail with status 8 if fewer than N ranks have rows.")  # fmt: skip
 @click.option("--max-fetch", callback=size, metavar="SIZE", default="1GB", show_default=True,
               help="Refuse to fetch more than this: 500MB, 4GB.")  # fmt: skip
 @click.option("--explain-fetch", "explain", is_flag=True, help="Show what each rank sent, and how long each part took.")

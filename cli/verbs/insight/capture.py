@@ -54,9 +54,9 @@ def command(
     It is switched on and off between two steps, at the same ones on all ranks. Every operator becomes a row of
     python.op_trace, what ran on devices a row of python.kernel_trace, until detach. Shown are the operators by their
     own time on the host, all ranks added up. Captured steps take longer, and the job stands while torch collects what
-    it has seen, which is told at the end. With --shapes, the modules are shown, too, and what bounds them: arithmetic,
-    memory, launching or overhead (python.module_cost). Bytes are those of the operators' tensors: more than memory
-    moves, where caches save some.
+    it has seen, which is told at the end. With --shapes, the modules are shown, too (unless --format is given), and
+    what bounds them: arithmetic, memory, launching or overhead (python.module_cost). Bytes are those of the operators'
+    tensors: more than memory moves, where caches save some.
 
     \b
     Example:

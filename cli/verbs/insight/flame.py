@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     help="Show the difference from the profile in a file written before.",
 )
 @click.option(
-    "--steps", metavar="A..B", callback=step_range, help="Show these steps of all profiles, not the last one."
+    "--steps", metavar="A..B", callback=step_range, help="Show these steps of all profiles, instead of the last."
 )
 @click.option("--all-threads", is_flag=True, help="Show all threads, not only main threads.")
 def command(

@@ -21,7 +21,7 @@ _MOST_PAUSE_S = 5.0  # looking at a stuck job costs each rank some 40 ms
 @click.command("hang", cls=Verb)
 @endpoint_argument
 @click.option("--watch", type=SECONDS, metavar="SECONDS",
-              help="Wait until nothing has moved for so long, then report and fail.")  # fmt: skip
+              help="Wait until nothing has moved for SECONDS, then report and exit with status 10.")  # fmt: skip
 @click.option("--native", is_flag=True, help="If it is stuck, also in which C or C++ function.")
 @json_option("Print the report as one JSON object.")
 def command(endpoint: str | None, watch: float | None, native: bool, as_json: bool) -> None:

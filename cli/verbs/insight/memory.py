@@ -41,7 +41,7 @@ WHERE action = 'alloc' AND rank IN ({}) GROUP BY ALL ORDER BY left_mb DESC NULLS
 @click.option("--history", is_flag=True, help="Record what the allocators of CUDA devices do for a while instead.")
 @click.option("--seconds", type=click.FloatRange(0.1, _MOST_SECONDS), metavar="SECONDS",
               help=f"How long to record.  [default: {_SECONDS:g}]")  # fmt: skip
-@click.option("--steps", type=click.IntRange(1, 1000), metavar="N", help="Record so many steps instead.")
+@click.option("--steps", type=click.IntRange(1, 1000), metavar="N", help="Record N steps instead.")
 @click.option("--snapshot", type=click.Path(dir_okay=False), metavar="FILE", default="",
               callback=writable_file, help="Write the history there too, for pytorch.org/memory_viz.")  # fmt: skip
 @output_options

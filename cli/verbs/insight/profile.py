@@ -27,7 +27,7 @@ _SECONDS, _MOST_SECONDS = 10.0, 3600.0
 @endpoint_argument
 @click.option("--seconds", type=click.FloatRange(0.1, _MOST_SECONDS), metavar="SECONDS",
               help=f"How long to look.  [default: {_SECONDS:g}]")  # fmt: skip
-@click.option("--steps", type=click.IntRange(1, 1_000_000), metavar="N", help="Look for so many steps instead.")
+@click.option("--steps", type=click.IntRange(1, 1_000_000), metavar="N", help="Run for N steps instead.")
 @click.option("--rate", type=click.FloatRange(1, 1000), metavar="HZ", default=100.0, show_default=True,
               help="How often to look at each thread, per second.")  # fmt: skip
 @ranks_option

@@ -15,7 +15,7 @@ SHORT = ("rank", "late_ms", "late_pct", "late_steps", "last_pct", "confidence")
 
 @click.command("stragglers", cls=Verb)
 @endpoint_argument
-@click.option("--steps", type=click.IntRange(8, 100_000), default=100, show_default=True,
+@click.option("--steps", type=click.IntRange(8, 100_000), metavar="N", default=100, show_default=True,
               help="How many of the last steps to compare.")  # fmt: skip
 @output_options
 def command(endpoint: str | None, steps: int, output: Output) -> None:

@@ -35,7 +35,8 @@ _LATEST = "step > (SELECT MAX(step) FROM python.step_trace) - 300"
 @click.option("--at", "at_step", type=click.IntRange(min=1), metavar="STEP",
               help="With --since-change: what came with this step.")  # fmt: skip
 @click.option("--sql", "code", metavar="CODE", help="Print the SQL that shows such a finding.")
-@click.option("--fail-on", type=click.Choice(SEVERITIES), help="Exit with status 11 if a finding is so severe.")
+@click.option("--fail-on", type=click.Choice(SEVERITIES),
+              help="Exit with status 11 if a finding is this severe or worse.")  # fmt: skip
 @json_option("Print the diagnosis as one JSON object.")
 def command(
     endpoint: str | None, seconds: float | None, leave: bool, since_change: bool, at_step: int | None,

@@ -35,7 +35,8 @@ Ranks = Mapping[int, int | None]  # pid -> rank
 @name_option
 @click.option("--listen", "place", metavar="HOST[:PORT]",
               help="Also accept queries from other hosts, at PORT or any free port. Needs a key.")  # fmt: skip
-@click.option("--no-server", is_flag=True, help="Start no server beside the job; commands ask the agents themselves.")
+@click.option("--no-server", is_flag=True,
+              help="Start no server now. The next command starts one, unless PROBE_NO_SERVER=1 is set.")  # fmt: skip
 @click.option("--no-devices", is_flag=True, help="Leave GPUs and NCCL alone: record nothing on them.")
 @click.option(
     "--key", type=click.Path(), metavar="FILE", help="Only holders of this key may query. Default: $PROBE_KEY."

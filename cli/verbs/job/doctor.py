@@ -31,7 +31,8 @@ _INDENT = 19  # what stands before the text of a line
 @process_argument
 @click.option("--gpu", is_flag=True, help="Also show drivers, devices and what is recorded on them.")
 @click.option("--peak", is_flag=True, help="Measure what the processors can do; the machine has to be idle.")
-@click.option("--threads", type=click.IntRange(1), metavar="N", help="With --peak: of the CPU. Default: torch's.")
+@click.option("--threads", type=click.IntRange(1), metavar="N",
+              help="With --peak: CPU threads to measure with. Default: as many as torch uses.")  # fmt: skip
 @output_options
 def command(pid: int | None, gpu: bool, peak: bool, threads: int | None, output: Output) -> None:
     """Check whether you can attach, and how to fix it.

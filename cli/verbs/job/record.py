@@ -34,7 +34,7 @@ def command(
     context: click.Context, words: Sequence[str], endpoints: Sequence[str], name: str, detach: bool,
     keep: float | None, keep_days: float | None,
 ) -> None:  # fmt: skip
-    """Record all tables of a job into DIR, as Parquet files.
+    """Record the tables of a job into DIR, as Parquet files.
 
     First what its agents still hold, then what comes, until the job ends or Ctrl-C. A kill costs the last ten seconds
     at most. DIR is an endpoint from the beginning: probe DIR query, why, stragglers, ask, sql. A later record into

@@ -49,14 +49,14 @@ class Measure:
 
 @dataclass(frozen=True)
 class Change:
-    """What the last change brought: `change()` returns it.
+    """What the last change brought: `Connection.since_change()` returns it.
 
-    step: at which it was made; code: the snippet, "" if --at named a step without one; changed: what it changed;
+    at_step: at which it was made; code: the snippet, "" if --at named a step without one; changed: what it changed;
     loaders: those with whose next epoch it took effect, at effect_step; from_step: the first step that counts as
     after; settling: steps left out at the start of either side, since each took over twice the median; steps_before,
     steps_after: how many were compared; step, median: duration of a step; samples: per second, of all ranks.
 
-    Example: `[(each.name, each.difference) for each in change(job, None).phases if each.differs]`
+    Example: `[(each.name, each.difference) for each in job.since_change().phases if each.differs]`
     """
 
     at_step: int

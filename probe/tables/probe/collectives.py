@@ -176,8 +176,9 @@ TABLE = Table(
                "Not all members have arrived, or their ends were not all seen."),
         Column("arrived", "INTEGER[]", "", "Members that have issued it.", _MEMBERS, joins="rank"),
         Column("missing", "INTEGER[]", "", "Members that certainly have not issued it.", _MEMBERS, joins="rank"),
-        Column("seqs", "BIGINT[]", "", "Its row of each member, in the order of group_ranks; NULL for members that "
-               "have not arrived.", "python.nccl_trace of the ranks", joins="seq of python.nccl_trace of the member"),
+        Column("seqs", "BIGINT[]", "", "Each member's row number for the operation, in the order of group_ranks; NULL "
+               "for members that have not arrived.", "python.nccl_trace of the ranks",
+               joins="seq of python.nccl_trace of the member"),
         Column("unknown", "INTEGER[]", "",
                "Members of which this is not known: they did not answer, or were attached or recorded only later.",
                _MEMBERS, joins="rank"),

@@ -48,7 +48,7 @@ _HOST, _DEVICE = "A row of a device.", "The row of the host."
 TABLE = Table(
     name="python.memory_trace",
     doc="One row per rank, second and memory: the host's, and that of each device which the process uses, as torch's "
-    "caching allocator tells, which one of the job's own does not.  MB are 2^20 bytes.",
+    "caching allocator reports it; a custom allocator reports nothing.  MB are 2^20 bytes.",
     columns=(
         *COMMON,
         Column("device", "VARCHAR", "", "`cpu` for the host, else the device: `cuda:0`.", "torch"),
