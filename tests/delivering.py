@@ -48,15 +48,6 @@ def as_another_user(work: Callable[[], Any]) -> Any:
     return in_child(nobody)
 
 
-def states(pid: int) -> str:
-    """The kernel's letter for the state of each thread."""
-    letters = []
-    for tid in os.listdir(f"/proc/{pid}/task"):
-        with contextlib.suppress(OSError):  # it ended
-            letters.append(Path(f"/proc/{pid}/task/{tid}/stat").read_text().rpartition(")")[2][1])
-    return "".join(letters)
-
-
 def held_at_once(pid: int) -> int:
     """How many threads a tracer holds at one moment, that between two looks at each thread: one that it let go of
     meanwhile has been switched in and out again."""

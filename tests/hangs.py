@@ -11,8 +11,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from delivering import states
-from until import until
+from until import states, until
 
 from target import PROBE, Start, Target
 

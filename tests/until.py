@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import TypeVar
 
 Found = TypeVar("Found")
@@ -28,3 +32,18 @@ def until(
         every_s = max(every_s, min(1.2 * every_s, _MOST_S))
         now = time.monotonic()
     return found
+
+
+def stop(pid: int) -> None:
+    """Stop a process, and return once each of its threads stands still: a signal is delivered after kill() returns."""
+    os.kill(pid, signal.SIGSTOP)
+    until(lambda: set(states(pid)) == {"T"})
+
+
+def states(pid: int) -> str:
+    """The kernel's letter for the state of each thread."""
+    letters = []
+    for tid in os.listdir(f"/proc/{pid}/task"):
+        with contextlib.suppress(OSError):  # it ended
+            letters.append(Path(f"/proc/{pid}/task/{tid}/stat").read_text().rpartition(")")[2][1])
+    return "".join(letters)

@@ -23,10 +23,10 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "played"))
 
-from delivering import states
 from forked import ForkServer
 from hangs import QUIET_S, Job
 from played import environment_of
+from until import states
 
 from target import PROBE, PYTHON, Start, starting
 

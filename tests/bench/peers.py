@@ -21,8 +21,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from delivering import states
 from page import table
+from until import states
 
 from target import PROBE, TARGETS, Target
 

@@ -15,8 +15,8 @@ import time
 from pathlib import Path
 
 import pytest
-from delivering import interpreters, put, states
-from until import until
+from delivering import interpreters, put
+from until import states, until
 
 from probe.attach import delivery
 from probe.attach.inject.injection import PENDING_CALL, THREAD

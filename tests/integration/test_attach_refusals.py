@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 import threading
@@ -12,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from delivering import as_another_user, put
-from until import until
+from until import stop, until
 
 from probe.attach import attach, delivery
 from probe.attach import start as start_agent
@@ -64,7 +63,7 @@ def test_a_zombie_is_refused():
 
 def test_a_stopped_process_is_refused_and_stays_stopped(start: Start):
     target = start("waiting.py", "sleep")
-    os.kill(target.pid, signal.SIGSTOP)
+    stop(target.pid)
     error = refusal(target.pid)
     assert error.code == "stopped"
     assert error.hint == f"Resume it first: kill -CONT {target.pid}"

@@ -8,7 +8,7 @@ import signal
 from typing import Any
 
 import pytest
-from until import until
+from until import stop, until
 
 from probe.host import agent_memory
 from probe.query.database import Database
@@ -47,7 +47,7 @@ def job(start_once: Start, probe: Probe) -> Target:
 
 def test_each_module_row_has_the_time_of_its_kernels(job: Target, probe: Probe) -> None:
     are_true(rows(probe, job, SQL))
-    os.kill(job.pid, signal.SIGSTOP)
+    stop(job.pid)
     try:
         query = Database(TABLES)
         are_true(query.run(SQL, Snapshot([MemorySource(job.pid)])).to_pylist())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +13,7 @@ import pytest
 from delivering import as_another_user
 from played_nvml import module_text
 from terminal import COLUMNS, Terminal
+from until import stop
 
 from probe.attach import doctor, refusals
 from target import Probe, Start, Target
@@ -46,7 +46,7 @@ def test_doctor_refuses_with_the_message_and_code_of_attach(start: Start, probe:
     try:
         pid = {"not-python": other.pid, "no-process": 4_194_305}.get(kind) or start("waiting.py", "sleep").pid
         if kind == "stopped":
-            os.kill(pid, signal.SIGSTOP)
+            stop(pid)
         attach, told = probe("attach", pid, status=4), probe("doctor", pid, status=4)
     finally:
         other.kill()

@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from delivering import held_at_once, interpreters, put, states
-from until import until
+from delivering import held_at_once, interpreters, put
+from until import states, until
 
 from probe.errors import AttachError
 from target import TARGETS, Start, Target, stat

@@ -6,9 +6,8 @@ import json
 from typing import Any
 
 import pytest
-from delivering import states
 from hangs import PAUSE_S, Job, hanging, started, told
-from until import until
+from until import states, until
 
 import probe as probe_api
 from probe.diagnose.hang.looks import gather

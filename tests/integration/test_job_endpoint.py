@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from forked import ForkServer
 from two_hosts import STORE_PORT, Host, two_hosts
-from until import until
+from until import stop, until
 
 from probe import keys
 from probe.host import agent_memory
@@ -126,7 +126,7 @@ def test_an_unreachable_rank_is_reported_with_the_reason(
         hosts[1].attach("--listen", hosts[1].address, "--key", key, ranks[1].pid)
         published(ranks[1].pid)
         assert [row["state"] for row in rows(hosts[1].probe(job, *asked).stdout)] == ["answers", "answers"]
-        os.kill(ranks[1].pid, 19)  # SIGSTOP
+        stop(ranks[1].pid)
         stopped = hosts[1].probe(job, *asked)
         os.kill(ranks[1].pid, 18)
         row = rows(stopped.stdout)[1]

@@ -12,8 +12,8 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from delivering import in_child, states
-from until import until
+from delivering import in_child
+from until import states, until
 
 from probe.attach.inject.safepoint import HANDLER_SECONDS, candidates, may_lock, stop_safe_thread
 from probe.attach.inject.target import examine

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from until import until
+from until import stop, until
 
 from probe import connect, keys
 from probe.host import agent_memory
@@ -184,7 +184,7 @@ def test_a_job_can_do_without(start: Start, probe: Probe, monkeypatch: pytest.Mo
 
 def test_a_server_that_does_not_answer_is_passed_by(job: Target, probe: Probe) -> None:
     server, endpoint = server_of(job.pid), endpoint_of(job.pid)
-    os.kill(server, signal.SIGSTOP)
+    stop(server)
     try:
         assert probe(job.pid, "eval", "--now", "1+1").stdout == "2\n"
         said = probe(endpoint, "query", "--timeout", "1", "SELECT 1", status=8).stderr
@@ -196,7 +196,7 @@ def test_a_server_that_does_not_answer_is_passed_by(job: Target, probe: Probe) -
 def test_a_server_that_stalls_does_not_make_a_job_look_hung(job: Target) -> None:
     server, _ = server_of(job.pid), endpoint_of(job.pid)
     with connect(str(job.pid), timeout=1.0) as connection:
-        os.kill(server, signal.SIGSTOP)
+        stop(server)
         try:
             report = connection.hang()
         finally:

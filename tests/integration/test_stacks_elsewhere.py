@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from forked import ForkServer
 from two_hosts import Host, two_hosts
-from until import until
+from until import stop, until
 
 from probe import keys
 from probe.host import agent_memory
@@ -140,7 +140,7 @@ def test_a_reader_gets_the_stacks_by_a_process_that_has_no_port(job: Job) -> Non
 
 
 def test_a_rank_that_is_stopped_has_stacks_and_a_verdict_names_where(job: Job) -> None:
-    os.kill(job.pid, signal.SIGSTOP)
+    stop(job.pid)
     try:
         done = job.ask("stack")
         assert "job.py" in done.stdout and "does not answer: its stacks were read" in done.stderr

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from until import until
+from until import stop, until
 
 from probe import connect
 from probe.host import agent_memory
@@ -37,7 +37,7 @@ def job(attached: Target) -> Iterator[Target]:
 
 
 def test_commands_that_need_the_agent_report_a_stopped_process_at_once(job: Target, probe: Probe) -> None:
-    os.kill(job.pid, signal.SIGSTOP)
+    stop(job.pid)
     assert probe("attach", job.pid).stdout.rstrip().endswith(f"; it is stopped: kill -CONT {job.pid}")
     for words in (("eval", "1"), ("set", "sample=2"), ("detach",)):
         began = time.monotonic()
@@ -79,7 +79,7 @@ def test_a_silent_agents_rows_are_read_from_its_memory(job: Target, probe: Probe
 
 def _stand_still(job: Target, how: str) -> subprocess.Popen[Any] | None:
     if how == "stopped":
-        os.kill(job.pid, signal.SIGSTOP)
+        stop(job.pid)
         return None
     snippet = subprocess.Popen(
         [PROBE, str(job.pid), "eval", "--now", HOLDS], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL

@@ -16,10 +16,10 @@ from pathlib import Path
 
 import pytest
 from terminal import Terminal
-from until import until
+from until import stop, until
 
 from probe.host import agent_memory
-from probe.host.processes import is_stopped, read_stat
+from probe.host.processes import read_stat
 from target import FAST_IMPORT, PROBE, Probe, Start, Target
 
 NAME = "probe-answers"
@@ -179,9 +179,8 @@ def test_ranks_that_are_silent_are_told_as_soon(start: Start, probe: Probe) -> N
     assert "answered 2/2 ranks" in probe(job.pid, "query", sql).stderr
     until(lambda: probe(job.pid, "query", "--format", "csv", sql).stdout == "rank,some\n0,true\n1,true\n")
     rank = int(probe(job.pid, "query", "--format", "csv", "SELECT pid FROM probe.agents WHERE rank = 1").stdout[4:])
-    os.kill(rank, signal.SIGSTOP)
+    stop(rank)
     try:
-        until(lambda: is_stopped(rank))
         warm = probe(job.pid, "query", "--format", "csv", sql, timeout=8)
         assert warm.stdout == "rank,some\n0,true\n1,true\n"
         assert "answered 1/2 ranks" in warm.stderr and "silent: 1" in warm.stderr
@@ -250,7 +249,7 @@ def test_a_process_that_does_not_end_a_withdrawn_question_is_ended(job: Target, 
     asking = subprocess.Popen([PROBE, str(job.pid), "query", FOREVER], stderr=subprocess.DEVNULL)
     assert is_at_work(job)
     (before,) = answering(job)
-    os.kill(before, signal.SIGSTOP)
+    stop(before)
     asking.send_signal(signal.SIGINT)
     assert asking.wait(10) == 130
     until(lambda: before not in answering(job), 15)
@@ -266,7 +265,7 @@ def test_a_process_that_does_not_end_a_withdrawn_question_is_ended(job: Target, 
 def test_a_process_that_is_stopped_is_ended_and_the_command_answers_itself(job: Target, probe: Probe) -> None:
     probe(job.pid, "query", "SELECT 1")
     (found,) = answering(job)
-    os.kill(found, signal.SIGSTOP)
+    stop(found)
     assert probe(job.pid, "query", "--format", "csv", "SELECT 1 AS n").stdout == "n\n1\n"
     assert found not in answering(job)
 

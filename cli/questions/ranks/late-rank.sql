@@ -2,9 +2,9 @@
 --
 -- All ranks take equally long for a step, because they wait for one another. They differ in their own work: the step
 -- minus the time for which collectives blocked them. `late_ms` is a rank's own work minus the mean of the others, in
--- the median step. The late rank waits least, and the phase in which it exceeds the others is the reason. With NCCL the
--- device waits, not the host; use `probe 4242 stragglers` there, which also tells whether the difference could be
--- chance.
+-- the median step (`probe stragglers` takes the others' median). The late rank waits least, and the phase in which it
+-- exceeds the others is the reason. With NCCL the device waits, not the host; use `probe 4242 stragglers` there, which
+-- also tells whether the difference could be chance.
 
 WITH steps AS (
   SELECT *, duration - comm_duration AS own, COUNT(*) OVER all_ranks AS ranks,

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from until import until
+from until import stop, until
 
 from probe import protocol as wire
 from probe.host.processes import has_ended, namespace
@@ -46,7 +45,7 @@ def asked(process: subprocess.Popen[bytes]) -> tuple[answers.Answers, list[Any]]
 
 
 def is_stopped(made: answers.Answers, process: subprocess.Popen[bytes]) -> None:
-    os.kill(process.pid, signal.SIGSTOP)
+    stop(process.pid)
 
 
 def is_too_large(made: answers.Answers, process: subprocess.Popen[bytes]) -> None:

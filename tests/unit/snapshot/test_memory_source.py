@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from fake_agent import FakeAgent
+from until import stop
 
 from probe import connect
 from probe.client import endpoints
@@ -82,7 +83,7 @@ def test_a_stopped_process_gives_the_same_rows_as_the_wire(one: int) -> None:
     sql = "SELECT * EXCLUDE (time) FROM python.torch_trace ORDER BY ALL"
     with connect(str(one)) as connection:
         expected = connection.query(sql, open_steps=True).table
-    os.kill(one, signal.SIGSTOP)
+    stop(one)
     job = Snapshot([MemorySource(one)], open_steps=True)
     query = Database(TABLES)
     assert query.run(sql, job).equals(expected)
