@@ -13,5 +13,5 @@ def run_ranks(start: Start, target: str, out: Path, timeout: float = 100) -> lis
     """What each rank of tests/targets/<target> has written about what it saw."""
     job = start(target, str(out), ready="", ranks=2)
     status = job.process.wait(timeout)
-    assert (status, job.output) == (0, "")
+    assert (status, job.output) == (0, ""), (status, job.output)
     return [json.loads((out / f"{rank}.json").read_text()) for rank in (0, 1)]
