@@ -174,6 +174,11 @@ class Evidence:
         return max(0.0, min(ages)) if ages else None
 
     @property
+    def attached_s(self) -> float:
+        """Since the last of the ranks was attached to; 0 if that is not known."""
+        return min((each.attached_s for each in self.ranks if each.attached_s is not None), default=0.0)
+
+    @property
     def usual_quiet_s(self) -> float | None:
         """The longest usual time between two steps, or two collectives of a rank without the snippets in between."""
         known = [each.usual_step_s for each in self.ranks if each.usual_step_s is not None]

@@ -25,6 +25,9 @@ def stack(*frames: tuple[str, str]) -> list[Thread]:
     return [Thread(1, 1, "MainThread", True, tuple(Frame(file, 7, function) for file, function in frames))]
 
 
+LOADING = stack(("selectors.py", "select"), ("/x/site-packages/torch/utils/data/dataloader.py", "_get_data"))
+
+
 def issued(last: int, ago_s: float, ended: bool, kind: str = "all_reduce", group: str = "0") -> list[Entry]:
     at = NOW - int(ago_s * 1e9)
     before = [
@@ -181,9 +184,24 @@ def test_groups_used_in_different_orders_are_a_deadlock() -> None:
 
 
 def test_a_rank_in_its_data_loader_is_reported() -> None:
-    loading = stack(("selectors.py", "select"), ("/x/site-packages/torch/utils/data/dataloader.py", "_get_data"))
-    report = verdict(rank(0, threads=loading, workers=["child process 5 has ended"]))
+    report = verdict(rank(0, threads=LOADING, workers=["child process 5 has ended"]))
     assert report.code == "loader" and report.why[0] == "rank 0: child process 5 has ended"
+
+
+@pytest.mark.parametrize(
+    ("attached_s", "seen", "code"),
+    [(1.0, {"below": 1.0}, "unknown"), (60.0, {"below": 1.0}, "unknown"), (60.0, {"moved_bytes": 50 << 20}, "unknown"),
+     (1.0, {}, "unknown"), (60.0, {}, "loader")],
+)  # fmt: skip
+def test_a_first_batch_that_is_made_or_may_be_is_not_hung(attached_s: float, seen: dict[str, Any], code: str) -> None:
+    never = {"step_age_s": None, "usual_step_s": None, "attached_s": attached_s, "threads": LOADING}
+    for report in (verdict(rank(0, **never, **seen)), verdict(*(rank(each, **never, **seen) for each in (0, 1)))):
+        assert (report.code, report.hung) == (code, code == "loader")
+
+
+def test_a_rank_in_its_loader_that_is_not_attached_is_reported_without_steps() -> None:
+    never = {"step_age_s": None, "usual_step_s": None, "threads": LOADING}
+    assert verdict(rank(0, **never, condition="unattached")).code == "loader"
 
 
 def test_a_collective_that_all_have_reached_and_does_not_end_is_reported() -> None:

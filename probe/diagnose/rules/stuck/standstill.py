@@ -20,8 +20,7 @@ def _collective(evidence: Evidence) -> Iterator[Finding]:
 
 
 def _unknown(evidence: Evidence) -> Iterator[Finding]:
-    attached_s = min((each.attached_s for each in evidence.ranks if each.attached_s is not None), default=0.0)
-    if evidence.quiet_s is None and (not _still(evidence) or attached_s < UNKNOWN_QUIET_S):
+    if evidence.quiet_s is None and (not _still(evidence) or evidence.attached_s < UNKNOWN_QUIET_S):
         yield Finding(f"Unknown: no step and no collective has been seen yet; {_doing(evidence)}.")
 
 
