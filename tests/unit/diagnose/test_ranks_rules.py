@@ -99,6 +99,28 @@ def test_buffers_that_ddp_sends_before_each_pass_can_be_kept_while_it_runs() -> 
     assert found.saves == pytest.approx(0.045, rel=0.02)
 
 
+@pytest.mark.parametrize(
+    ("source", "kind", "a_step", "told"),
+    [
+        ("ddp", "all_reduce", 2, "bf16_compress_hook"),
+        ("fsdp", "all_gather", 2, "reduce_dtype"),
+        ("functional", "all_reduce", 2, "fewer and larger operations"),
+        ("pipelining", "send", 20, "fewer and larger operations"),
+        ("user", "all_reduce", 2, "torch.bfloat16, or less often"),
+        ("user", "all_reduce", 12, "one operation for all tensors"),
+        ("user", "barrier", 2, "fewer barriers"),
+    ],
+)
+def test_what_is_to_be_done_is_what_its_source_can_do(source: str, kind: str, a_step: int, told: str) -> None:
+    mb = 0.0 if kind == "barrier" else 30.0
+    planted = sends(
+        job(forward=20, backward=30, comm=50), a_step=a_step, mb=mb, ms=50 / a_step, source=source, kind=kind
+    )
+    (found,) = COMMUNICATION_BOUND.find(planted.watched())
+    assert told in found.remedy and ("ddp_comm_hooks" in found.remedy) == (source == "ddp")
+    assert ("MB" in found.now) == (kind != "barrier")
+
+
 def on_device(ms: int) -> list[dict[str, Any]]:
     """A backward of that length on a device, in each step of both ranks."""
     return [

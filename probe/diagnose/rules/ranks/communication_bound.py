@@ -24,8 +24,12 @@ _DDP = (
 )
 _REMEDIES = {
     "ddp": "fewer bytes (ddp_comm_hooks.default_hooks.bf16_compress_hook), or more samples between optimizer steps",
-    "user": "one operation for all tensors, or DistributedDataParallel, which sends during the backward pass",
+    "fsdp": "fewer bytes (param_dtype, reduce_dtype of its mixed precision), or more samples between optimizer steps",
+    "user": "fewer bytes, such as tensors of torch.bfloat16, or less often",
+    "many of user": "one operation for all tensors, or DistributedDataParallel, which sends during the backward pass",
 }
+_OF_OTHERS = "fewer bytes, or fewer and larger operations"  # of another part of torch, which decides how it sends
+_OF_BARRIERS = "fewer barriers: an all_reduce waits for all ranks by itself"
 
 
 def _find(watched: Watched) -> Iterator[Finding]:
@@ -35,7 +39,8 @@ def _find(watched: Watched) -> Iterator[Finding]:
     if share < LEAST:
         return
     first = watched.rows(OPERATIONS)[0]
-    sent = f"{first['operation_type']} of {figure(first['mb'])} MB a step ({first['backend']})"
+    size = f" of {figure(first['mb'])} MB" if first["mb"] else ""  # a barrier has none
+    sent = f"{first['operation_type']}{size} a step ({first['backend']})"
     found = Finding(
         f"Communication-bound: {pct(share)} of each step goes into collectives that all ranks have reached.",
         why=_why(watched, costs), where=_where(watched, first), remedy=_remedy(first),
@@ -80,8 +85,10 @@ def _where(watched: Watched, first: dict[str, Any]) -> str:
 
 
 def _remedy(first: dict[str, Any]) -> str:
-    kind = "ddp" if first["source"] != "user" or first["a_step"] < _FEW else "user"
-    return _REMEDIES[kind]
+    if first["operation_type"] == "barrier":
+        return _OF_BARRIERS
+    is_many = first["source"] == "user" and first["a_step"] >= _FEW
+    return _REMEDIES.get("many of user" if is_many else first["source"], _OF_OTHERS)
 
 
 COMMUNICATION_BOUND: Rule[Watched] = Rule(
