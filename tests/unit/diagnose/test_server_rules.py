@@ -54,3 +54,33 @@ def test_a_server_that_one_client_asks_again_and_again_is_a_hint(queue: Callable
 def test_a_server_with_time_left_and_a_job_that_trains_are_left_alone() -> None:
     assert not found(serving(6.0))
     assert not found(serving(0.1, step_ends=""))
+
+
+def under_a_loop(*frames: str, beside: bool) -> Planted:
+    """A server with an event loop, whose function is called in the loop, or in a thread beside it."""
+    planted = Planted(agents=[Facts(rank=0, step_ends="call")]).steps(100, validation=16, other=4, noise=0)
+    planted.plant("probe.agents", [{"pid": 4242, "host": socket.gethostname(), "state": "answers"}])
+    if beside:
+        loop = ("main (serve.py:9)", "BaseEventLoop._run_once (asyncio/base_events.py:1871)")
+        waits = (None, 9.0, (*loop, "EpollSelector.select (selectors.py:468)"))
+        planted.profile(waits, thread=2)
+    return planted.profile(
+        ("validation", 8.0, (*frames, "predict (serve.py:5)", CALL)), ("other", 0.1, (*frames, "encode (serve.py:7)"))
+    )
+
+
+@pytest.mark.parametrize(
+    ("frames", "beside"),
+    [
+        (("Server.run (uvicorn/server.py:67)", "Handle._run (asyncio/events.py:80)"), False),
+        (("Thread._bootstrap (threading.py:973)", "WorkerThread.run (anyio/_backends/_asyncio.py:807)"), True),
+    ],
+    ids=["async def", "def"],
+)
+def test_of_a_server_with_a_loop_nobody_knows_whether_requests_wait(
+    queue: Callable[[int], None], frames: tuple[str, ...], beside: bool
+) -> None:
+    queue(0)
+    (told,) = found(under_a_loop(*frames, beside=beside))
+    assert told.severity == "hint" and told.where == "the model is called in predict (serve.py:5)"
+    assert told.sentence.endswith("of the time; whether requests wait is not known.")

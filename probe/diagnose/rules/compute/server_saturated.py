@@ -10,7 +10,7 @@ from typing import Any
 from ....errors import SilentError
 from ....host.accept_queue import waiting_connections
 from ...figures import ms, number, pct
-from ...rule import Finding, Rule
+from ...rule import Finding, Rule, Severity
 from ...watched import Watched
 
 _BUSY = 0.85  # from which on, with requests that come at random, some six wait at a time
@@ -21,7 +21,11 @@ _LEAST_S = 3.0  # of a profile
 _IDLE = (
     r"(selectors|queue|threading)\.py:|accept \(socket\.py|multiprocessing/connection\.py|asyncio/runners\.py|uvloop/"
 )
-_SERVERS = r"(socketserver|http/server)\.py|asyncio/|(uvicorn|starlette|flask|werkzeug|gunicorn|tornado|aiohttp|grpc)/"
+_SERVERS = (
+    r"(socketserver|http/server)\.py|"
+    r"(asyncio|uvicorn|starlette|anyio|flask|werkzeug|gunicorn|tornado|aiohttp|grpc)/"
+)
+_LOOPS = r"(asyncio|uvloop|uvicorn|anyio|tornado|aiohttp)/"
 _SQL = (
     "SELECT SUM(seconds) AS seconds, COALESCE(SUM(seconds) FILTER (phase IN ('forward', 'validation')), 0) AS model_s, "
     f"COALESCE(SUM(seconds) FILTER (regexp_matches(stack[-1], '{_IDLE}')), 0) AS idle_s, "
@@ -31,6 +35,11 @@ _SQL = (
 _STACKS = (
     "SELECT stack, SUM(seconds) AS seconds FROM python.profile WHERE {window} AND stack IS NOT NULL "
     "AND phase IN ('forward', 'validation') GROUP BY stack"
+)
+# By any thread: a framework may have a function that is no coroutine called in a thread beside that of its loop.
+_LOOP = (
+    "SELECT COUNT(*) AS samples FROM python.profile WHERE {window} AND stack IS NOT NULL "
+    f"AND regexp_matches(array_to_string(stack, ' '), '{_LOOPS}')"
 )
 _LOOKS, _PAUSE_S = 10, 0.02  # at connections that wait
 _AGENTS = "SELECT pid, host FROM probe.agents WHERE state = 'answers'"
@@ -48,17 +57,29 @@ def _find(watched: Watched) -> Iterator[Finding]:
     if busy < _BUSY:
         return
     waiting = _waiting(watched)
-    is_alone = waiting is not None and waiting < _QUEUE
     yield Finding(
-        f"Saturated server: it is busy for {pct(busy)} of the time{', and requests wait' * bool(waiting)}.",
+        f"Saturated server: it is busy for {pct(busy)} of the time{_told(waiting)}.",
         why=[
             f"the model runs for {pct(model)} of the time, the rest of each request takes {pct(busy - model)}",
             *([_queue(waiting, watched.step_s)] if waiting else []),
         ],
         remedy="several requests in one call of the model, or more processes that serve",
         seconds=busy * watched.step_s, share=busy, where=_server(watched),
-        severity="hint" if is_alone else "critical" if busy >= _CRITICAL else "warning",
+        severity=_severity(busy, waiting),
     )  # fmt: skip
+
+
+def _severity(busy: float, waiting: float | None) -> Severity:
+    """A hint unless requests are known to wait: one client that asks again when it is answered keeps a server busy."""
+    if waiting is None or waiting < _QUEUE:
+        return "hint"
+    return "critical" if busy >= _CRITICAL else "warning"
+
+
+def _told(waiting: float | None) -> str:
+    if waiting is None:
+        return "; whether requests wait is not known"
+    return ", and requests wait" * bool(waiting)
 
 
 def _queue(waiting: float, step_s: float) -> str:
@@ -71,9 +92,9 @@ def _waiting(watched: Watched) -> float | None:
 
     A server with an event loop accepts them at once, and lets them wait inside.
     """
-    has_loop = any("asyncio/" in frame for row in watched.rows(_STACKS) for frame in row["stack"])
+    (loop,) = watched.rows(_LOOP)
     here = [row["pid"] for row in watched.rows(_AGENTS) if row["host"] == socket.gethostname()]
-    if has_loop or len(here) != 1:
+    if loop["samples"] or len(here) != 1:
         return None
     seen = list[int | None]()
     for _ in range(_LOOKS):
