@@ -121,9 +121,10 @@ class Insight(Control):
         """Why the job is slow, stuck or well: findings by cost, each with its evidence, remedy and expected gain.
 
         It watches the job for so long, by default for 25 s, for 10 s if one cause takes half of the step, for 40
-        steps where that takes longer, and for 5 s more if that leaves something open.  progress: called with the
-        seconds, gives a context manager that is entered while it watches.  Raises SilentError, Interrupted.  Cost: that
-        of hang(), profile() and some queries; a block of steps in a few is sampled meanwhile.
+        steps where that takes longer, and for 5 s more if that leaves something open.  First it waits for a whole step,
+        for two minutes at most.  progress: called with seconds, gives a context manager that is entered while it waits
+        and while it watches.  Raises SilentError, Interrupted.  Cost: that of hang(), profile() and some queries; a
+        block of steps in a few is sampled meanwhile.
 
         Example: `[(each.code, each.finding.share) for each in job.why().causes]`
         """

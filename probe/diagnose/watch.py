@@ -20,8 +20,10 @@ SECONDS = 25.0
 _MORE_S = 5.0  # if that has left something open
 FIRST_LOOK_S = 10.0  # after which a dominant cause is plain, where steps are short
 MOST_S = 300.0  # that a watch takes by itself, where steps are long
+FIRST_S = 120.0  # to wait for a whole step: of those of a minute the second one is whole
 _STEPS = 40  # at least
 _WANTED = 120  # sampled steps
+_PAUSE_S = 0.5  # between two questions
 _FIRST = 3  # steps after the attach, in which torch's caches and ours fill
 _READ_S = 5.0  # to wait for a value of the job
 _SEEN = (
@@ -50,14 +52,18 @@ Progress = Callable[[float], AbstractContextManager[object]]
 def watch(job: Job, seconds: float | None, progress: Progress) -> Generator[Watched]:
     """Watch the job for so long, by default for 25 s, or longer where its steps are; what to judge: by default after a
     first look, too, if that has steps enough, and after some seconds more.  Who has found a cause need not go on.
+    Nothing where no whole step comes, for that tells how long steps take.
 
-    progress: entered for the time of the watch, with its seconds.  Raises SilentError, Interrupted.
+    progress: entered for the time of the wait and of the watch, with their seconds.  Raises SilentError, Interrupted.
     """
-    last, step_s, steps = _seen(job)
-    whole = min(MOST_S, max(SECONDS, _STEPS * (step_s or 0.0))) if seconds is None else seconds
-    if step_s:
-        _sample(job, int(whole / step_s))
-    first, begun = last + 1 + (_FIRST if steps < _FIRST else 0), time.monotonic()
+    begun = time.monotonic()
+    last, step_s, steps = _first_whole(job, FIRST_S if seconds is None else seconds, progress)
+    if step_s is None:
+        return
+    skipped = max(0, _FIRST - steps)
+    first, whole = last + 1 + skipped, seconds or min(MOST_S, max(SECONDS, (_STEPS + skipped) * step_s))
+    begun = time.monotonic() if seconds is None else begun  # who says for how long says it of all
+    _sample(job, int(whole / step_s))
     kept, why_nots = dict[Any, Any](), list[str]()
 
     def watched(is_whole: bool) -> Watched:
@@ -68,7 +74,7 @@ def watch(job: Job, seconds: float | None, progress: Progress) -> Generator[Watc
         )
 
     with progress(whole):
-        if seconds is None and step_s and 2 * _STEPS * step_s <= FIRST_LOOK_S:
+        if seconds is None and 2 * _STEPS * step_s <= FIRST_LOOK_S:
             why_nots.append(_profile(job, FIRST_LOOK_S))
             yield watched(is_whole=False)
         if (left := begun + whole - time.monotonic()) > 0:  # judging the first look may have taken longer
@@ -78,6 +84,17 @@ def watch(job: Job, seconds: float | None, progress: Progress) -> Generator[Watc
         with progress(_MORE_S):
             why_nots.append(_profile(job, _MORE_S))
         yield watched(is_whole=True)
+
+
+def _first_whole(job: Job, most_s: float, progress: Progress) -> tuple[int, float | None, int]:
+    """As _seen(), once a whole step has ended, or when that has taken too long."""
+    seen, end = _seen(job), time.monotonic() + most_s
+    if seen[1] is None:
+        with progress(most_s):
+            while seen[1] is None and (left := end - time.monotonic()) > 0:
+                time.sleep(min(left, _PAUSE_S))
+                seen = _seen(job)
+    return seen
 
 
 def _seen(job: Job) -> tuple[int, float | None, int]:
@@ -109,7 +126,7 @@ def _profile(job: Job, seconds: float) -> str:
         why_not = error.message.rstrip(".")
     while (left := end - time.monotonic()) > 0:
         job.query("SELECT 1")  # ends with Interrupted when it is cancelled
-        time.sleep(min(left, 0.5))
+        time.sleep(min(left, _PAUSE_S))
     return why_not
 
 

@@ -25,7 +25,7 @@ WARNING, CRITICAL = 0.1, 0.3  # of the step
 _SURE = 0.9
 _PLAIN, _BEYOND_DOUBT = 0.5, 0.99
 _SEVERITIES: Sequence[Severity] = ("none", "hint", "warning", "critical")
-_STATES = ("compiling", "idle", "ended", "unknown")  # verdicts of two looks that need no longer one,
+_STATES = ("compiling", "idle", "ended")  # verdicts of two looks that need no longer one,
 _MAY_PASS, _PASSES_S = ("compiling", "unknown"), 6.0  # unless they are over in a moment: the job has just started
 _NOTHING: Progress = lambda seconds: nullcontext()  # noqa: E731
 
@@ -37,6 +37,7 @@ def why(job: Job, seconds: float | None = None, progress: Progress = _NOTHING) -
         report = job.hang()
     if report.hung or report.code in _STATES:
         return of_state(job.endpoint, report)
+    diagnosis = Diagnosis(job.endpoint, [])
     with closing(watch(job, seconds, progress)) as looks:
         for watched in looks:
             diagnosis = judge(watched)
@@ -58,6 +59,8 @@ def _is_plain(diagnosis: Diagnosis) -> bool:
 
 def judge(watched: Watched, rules: Iterable[Rule[Watched]] = ON_TABLES) -> Diagnosis:
     """What these rules find in the steps watched."""
+    if not watched.steps:
+        return _stepless(watched)
     found, checked, skipped, undecided = list[Cause](), list[str](), dict[str, str](), list[str]()
     for rule in rules:
         try:
@@ -78,6 +81,12 @@ def judge(watched: Watched, rules: Iterable[Rule[Watched]] = ON_TABLES) -> Diagn
     if doubt is None:
         return told
     return replace(told, state="unknown", findings=[Cause("unknown", "none", doubt), *told.findings])
+
+
+def _stepless(watched: Watched) -> Diagnosis:
+    finding = Finding("Unknown: no whole step has been seen.", remedy=f"probe {watched.endpoint} hang")
+    causes = [Cause("unknown", "none", finding)]
+    return Diagnosis(watched.endpoint, causes, seconds=watched.seconds, state="unknown", missing=watched.missing)
 
 
 def ranked(found: Iterable[Cause]) -> list[Cause]:

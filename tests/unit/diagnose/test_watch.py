@@ -17,6 +17,7 @@ from probe.diagnose.rule import Finding, Rule
 from probe.diagnose.watched import Watched
 from probe.diagnose.why import why
 from probe.errors import SilentError
+from probe.query.result import Result
 
 LOOP = ("train (train.py:9)", "remember (train.py:12)")
 MODEL = ("train (train.py:9)", "Module._call_impl (torch/nn/modules/module.py:1)", "Model.forward (train.py:3)")
@@ -191,3 +192,66 @@ def test_what_is_left_open_after_the_seconds_that_were_asked_for_stays_open(
     monkeypatch.setattr(module, "judge", partial(module.judge, rules=[Rule("found", "", find, needs=("a",))]))
     job = Watchable(clock, data=1, forward=50, backward=49)
     assert why(job, 12.0).seconds == 12 and job.profiled == [12.0]
+
+
+class JustAttached(Watchable):
+    """No whole step of it has been seen yet, and one ends whenever so much time has passed."""
+
+    def _step_for(self, seconds: float) -> None:
+        if not self._last:
+            self.plant("python.step_trace", [{"step": 1, "sampled": False}])
+            self._last = 1
+
+    def query(self, sql: str) -> Result:
+        step_s = sum(self._phases.values()) * MS
+        if (new := 1 + int(self._clock.now / step_s) - self._last) > 0:
+            super()._step_for((new + 0.5) * step_s)
+        return super().query(sql)
+
+    def hang(self, look_s: float = 1.0) -> Report:
+        self._clock.sleep(look_s)
+        return Report("unknown", "Unknown: no step and no collective has been seen yet.", False)
+
+
+@pytest.fixture
+def passing(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """Looks take time, too."""
+    monkeypatch.setattr(module, "time", clock)
+    return clock
+
+
+@pytest.mark.parametrize("step_s", [2, 7])
+def test_the_first_whole_step_tells_for_how_long_to_watch(passing: Clock, step_s: int) -> None:
+    job = JustAttached(passing, data=600 * step_s, forward=200 * step_s, backward=200 * step_s)
+    told = why(job)
+    assert told.code == "input-bound" and told.steps == pytest.approx(40, abs=3)
+    assert job.profiled == [pytest.approx(41 * step_s, abs=2 * step_s)]
+    assert told.seconds == pytest.approx(job.profiled[0]) and job.settings[0]["sample"] == 1
+
+
+def test_the_wait_for_a_whole_step_is_part_of_the_seconds_that_were_asked_for(passing: Clock) -> None:
+    job = JustAttached(passing, data=6000, forward=2000, backward=2000)
+    assert why(job, 60.0).seconds == pytest.approx(60) and job.profiled[0] < 60
+
+
+def test_of_steps_of_half_a_minute_as_many_as_there_are_are_judged(passing: Clock) -> None:
+    job = JustAttached(passing, data=10000, forward=10000, backward=10000)
+    told = why(job)
+    assert job.profiled[0] == pytest.approx(watch.MOST_S) and told.code == "unknown" and 8 <= told.steps <= 10
+
+
+def test_a_job_without_a_whole_step_in_two_minutes_gets_the_verdict_on_its_state(passing: Clock) -> None:
+    job = JustAttached(passing, data=600_000)
+    told = why(job)
+    assert (told.code, told.steps, job.profiled) == ("slow", 0, []) and told.sentence.startswith("Unknown: no step")
+    assert watch.FIRST_S <= passing.now < watch.FIRST_S + 10
+
+
+def test_a_job_that_steps_no_more_gets_the_verdict_on_its_state(clock: Clock) -> None:
+    class Stopping(Watchable):
+        def profile(self, seconds: float) -> None:
+            self.hang = lambda look_s=1.0: Report("stands", "It stands.", True)  # type: ignore[method-assign]
+            self._clock.sleep(seconds)
+
+    told = why(Stopping(clock, data=60, forward=20, backward=20))
+    assert (told.code, told.severity, told.sentence) == ("hung", "critical", "It stands.")

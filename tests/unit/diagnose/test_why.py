@@ -253,3 +253,9 @@ def test_where_a_tap_is_off_that_is_the_reason() -> None:
 def test_a_server_whose_calls_are_its_steps_has_phases() -> None:
     serves = Planted(agents=[Facts(rank=0, step_ends="call")]).steps(100, noise=0.0, validation=90, other=10)
     assert judge(serves.watched(), [rule("tiny", costs(3))]).code == "healthy"
+
+
+def test_without_a_whole_step_nothing_is_known() -> None:
+    told = judge(Planted().watched(), [rule("large", costs(40))])
+    assert (told.code, told.severity, told.steps, told.step_s) == ("unknown", "none", 0, None)
+    assert told.parts()["Try"] == ["probe 4242 hang"] and told.as_json()["findings"][0]["code"] == "unknown"
