@@ -25,7 +25,7 @@ _STEPS = 40  # at least
 _WANTED = 120  # sampled steps
 _PAUSE_S = 0.5  # between two questions
 _FIRST = 3  # steps after the attach, in which torch's caches and ours fill
-_READ_S = 5.0  # to wait for a value of the job
+_READ_S, _READ_STEPS = 5.0, 3  # to wait for a value of the job: it is read between two steps
 _SEEN = (
     "SELECT COALESCE(MAX(step), 0) AS last, MEDIAN(duration) AS step_s, COUNT(DISTINCT step) AS steps "
     f"FROM python.step_trace WHERE step > (SELECT MAX(step) FROM python.step_trace) - {_STEPS}"
@@ -64,10 +64,11 @@ def watch(job: Job, seconds: float | None, progress: Progress) -> Generator[Watc
     first, whole = last + 1 + skipped, seconds or min(MOST_S, max(SECONDS, (_STEPS + skipped) * step_s))
     begun = time.monotonic() if seconds is None else begun  # who says for how long says it of all
     _sample(job, int(whole / step_s))
+    wait_s = max(_READ_S, _READ_STEPS * step_s)
     kept, why_nots = dict[Any, Any](), list[str]()
 
     def watched(is_whole: bool) -> Watched:
-        took_s, read = time.monotonic() - begun, Reader(job)
+        took_s, read = time.monotonic() - begun, Reader(job, wait_s)
         why_not = min(why_nots, key=bool, default="")  # rows of one profile are there, whatever became of the next
         return Watched(
             job, first, _seen(job)[0], took_s, why_not_profiled=why_not, read=read, is_whole=is_whole, kept=kept
@@ -136,15 +137,15 @@ class Reader:
     answers: whether the job has, so far; one in which no boundary comes, such as a server, is asked once.
     """
 
-    def __init__(self, job: Job) -> None:
-        self._job, self.answers = job, True
+    def __init__(self, job: Job, wait_s: float) -> None:
+        self._job, self._wait_s, self.answers = job, wait_s, True
 
     def __call__(self, expression: str) -> str | None:
         if not self.answers:
             return None
         try:
             rank = self._job.agents[0].rank or 0
-            result = self._job.eval(expression, ranks=[rank], timeout=_READ_S, write=False)[0]
+            result = self._job.eval(expression, ranks=[rank], timeout=self._wait_s, write=False)[0]
         except Interrupted:
             raise
         except (ProbeError, IndexError):

@@ -255,3 +255,22 @@ def test_a_job_that_steps_no_more_gets_the_verdict_on_its_state(clock: Clock) ->
 
     told = why(Stopping(clock, data=60, forward=20, backward=20))
     assert (told.code, told.severity, told.sentence) == ("hung", "critical", "It stands.")
+
+
+@pytest.mark.parametrize(("step_s", "wait_s"), [(0.2, 5), (6, 18)])
+def test_a_value_of_the_job_is_waited_for_as_long_as_some_steps_take(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch, step_s: float, wait_s: float
+) -> None:
+    class Answering(Watchable):
+        def eval(self, code: str, **options: Any) -> list[Any]:
+            waits.append(options["timeout"])
+            return []
+
+    def find(watched: Watched) -> Iterator[Finding]:
+        watched.read("model.training")
+        yield Finding("It is found.", severity="warning")
+
+    waits = list[float]()
+    monkeypatch.setattr(module, "judge", partial(module.judge, rules=[Rule("found", "", find, needs=("a",))]))
+    why(Answering(clock, data=500 * step_s, forward=500 * step_s))
+    assert waits[0] == pytest.approx(wait_s, rel=0.1)
