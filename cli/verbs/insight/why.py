@@ -57,6 +57,8 @@ def command(
     """
     if at_step is not None and not since_change:
         raise UsageError("--at needs --since-change.", "Run: probe why --help")
+    if since_change and (beside := _beside_change(seconds, fail_on)):
+        raise UsageError(f"--since-change judges no job: it does not go with {beside}.", "Run: probe why --help")
     if code is not None:
         click.echo(_sql(code))
         return
@@ -75,6 +77,12 @@ def command(
     else:
         show_parts(diagnosis.parts())
     _fail(diagnosis, fail_on)
+
+
+def _beside_change(seconds: float | None, fail_on: str | None) -> str:
+    """The options given that are of a diagnosis, in words."""
+    given = {f"--seconds {seconds or 0:g}": seconds, f"--fail-on {fail_on}": fail_on}
+    return " and ".join(option for option, value in given.items() if value is not None)
 
 
 def _attach(endpoint: str | None) -> bool:

@@ -336,6 +336,22 @@ def test_a_rank_that_was_not_reached_is_a_failure(make_job: MakeJob, capfd: Capt
 
 
 @pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        (["--fail-on", "warning"], "--fail-on warning"),
+        (["--seconds", "5"], "--seconds 5"),
+        (["--seconds", "5", "--fail-on", "hint"], "--seconds 5 and --fail-on hint"),
+    ],
+)
+def test_what_is_asked_of_a_diagnosis_is_not_asked_of_a_change(
+    options: list[str], named: str, make_job: MakeJob, capfd: Captured
+) -> None:
+    job = make_job()
+    assert run(["job", "why", "--since-change", *options]) == 2 and not job.asked
+    assert f"it does not go with {named}." in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
     ("last", "status", "says"),
     [
         (Report("stopped", "Rank 1 is stopped.", True, (1,)), 10, "[hung] Nothing has moved for 0.001 s."),
