@@ -6,6 +6,7 @@ import importlib
 import pkgutil
 import re
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -14,11 +15,12 @@ from planted import Planted
 
 from probe.connection import Connection
 from probe.diagnose import rules
+from probe.diagnose.change.report import Change, Measure
 from probe.diagnose.rule import Finding, Rule, Sql
-from probe.diagnose.rules import ON_EVIDENCE, RULES
+from probe.diagnose.rules import ON_EVIDENCE, ON_TABLES, RULES
 from probe.tables import TABLES
 
-HOW_TO = Path(__file__).parents[3] / "docs/how-to/hang.md"
+HANG, WHY = (Path(__file__).parents[3] / "docs/how-to" / page for page in ("hang.md", "why.md"))
 
 
 def test_every_rule_in_the_folder_is_registered_once() -> None:
@@ -46,8 +48,20 @@ def test_users_can_run_the_sql_of_every_rule() -> None:
 
 
 def test_the_how_to_page_lists_the_code_of_every_rule_on_evidence() -> None:
-    rows = re.findall(r"^\| .* \| ((?:`[a-z-]+`(?:, )?)+) \|$", HOW_TO.read_text(), re.MULTILINE)
+    rows = re.findall(r"^\| .* \| ((?:`[a-z-]+`(?:, )?)+) \|$", HANG.read_text(), re.MULTILINE)
     assert sorted(re.findall("`(.*?)`", " ".join(rows))) == sorted(rule.code for rule in ON_EVIDENCE)
+
+
+def test_the_how_to_page_lists_the_code_of_every_rule_on_tables() -> None:
+    listed = re.findall(r"^\| `([a-z-]+)` \|", WHY.read_text().partition("## What it finds\n")[2], re.MULTILINE)
+    assert sorted(listed) == sorted(rule.code for rule in ON_TABLES)
+
+
+def test_the_how_to_page_lists_what_the_object_of_a_change_has() -> None:
+    of_change = WHY.read_text().partition("## What a change brought\n")[2].partition("\n## ")[0]
+    keys = [re.findall("`([a-z_]+)`", row) for row in re.findall(r"^\| (`.*?) \| ", of_change, re.MULTILINE)]
+    told = [name for names in keys for name in names]
+    assert sorted(told) == sorted(each.name for kind in (Change, Measure) for each in fields(kind))
 
 
 def test_each_row_of_a_query_is_a_finding(
