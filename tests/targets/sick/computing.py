@@ -129,6 +129,11 @@ def step_growing_gpt():
         optimizer.step()
 
 
+def compute_bound_cnn():
+    """Forward and backward passes, and next to nothing beside them."""
+    endless(CNN(width=48), 32)
+
+
 def healthy_honest_compute():
     """Large steps of nothing but arithmetic."""
     endless(CNN(width=48), 48)

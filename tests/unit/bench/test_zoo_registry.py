@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import ast
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from targets.sick.registry import CODES, HERE, JOBS, Job, without
+from targets.sick.registry import CODES, HERE, JOBS, NOT_PLANTED, Job, without
+
+from probe.diagnose.rules import ON_TABLES
 
 ZOO = HERE.parents[1] / "bench" / "zoo.py"
+ON_PLANTED_TABLES = HERE.parents[1] / "unit" / "diagnose"
+STATES = {"hung", "compiling", "idle", "ended", "slow", "unknown"}  # Diagnosis.state
 
 SICK = Job("loading.py", "input_bound", ("input-bound",))
 HEALTHY = Job("loading.py", "healthy")
@@ -22,6 +27,19 @@ def test_there_are_enough_of_each_sort_and_every_code_is_planted() -> None:
     assert len({job.name for job in JOBS}) == len(JOBS)
     assert len([job for job in JOBS if job.codes]) >= 30 and len([job for job in JOBS if not job.codes]) >= 16
     assert {code for job in JOBS for code in job.codes} == set(CODES)
+
+
+def test_every_code_that_why_knows_is_planted_or_has_a_reason_why_not() -> None:
+    known = {rule.code for rule in ON_TABLES} | STATES
+    assert {*CODES} | NOT_PLANTED.keys() == known and not {*CODES} & NOT_PLANTED.keys()
+
+
+@pytest.mark.parametrize("code", sorted(NOT_PLANTED.keys() - STATES))
+def test_a_rule_without_a_job_has_a_sick_one_and_a_healthy_one_in_planted_tables(code: str) -> None:
+    text = "".join(each.read_text(encoding="utf-8") for each in sorted(ON_PLANTED_TABLES.glob("test_*.py")))
+    rule = code.replace("-", "_").upper()
+    assert re.search(rf"\(told,\) = found\({rule}, |one\({rule}\.find\(", text)
+    assert re.search(rf"assert not (found\({rule}, |list\({rule}\.find\()", text)
 
 
 def test_a_healthy_job_is_called_so() -> None:
