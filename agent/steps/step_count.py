@@ -22,6 +22,7 @@ from .trainer_step import TrainerStep
 
 PASS = -1  # the anchor, in place of an optimizer's serial number: the end of a backward pass
 BACKWARD = "backward"  # its name
+_PROVISIONAL = "attach", "group_seq"  # sources, if passes ended the first steps: until an optimizer has stepped
 _MAX_SILENT = 16  # steps of other optimizers without one of the anchor: the anchor has been replaced
 _RECENT = 32  # steps whose median is the typical step time
 _TIME = STREAMS[STEPS].index("time_ns")
@@ -52,6 +53,7 @@ class Steps:
         self.passes = 0  # outermost backward passes so far, counted while the taps time them
         self.by_pass = False  # whether backward passes end the steps
         self.anchor_name: str | None = None
+        self._is_numbered = False  # whether the number of the job was looked for
         self._others, self._others_at = 0, 0
         self.stepped: Callable[[Any, int, int], None] = _make_stepped(self, stream)
 
@@ -98,7 +100,7 @@ class Steps:
             trainer_step.boundary(self.count - 1)
         if not trainer_step.pending:
             self.trainer_step = None
-            if trainer_step.base is not None and self.source == "attach":
+            if trainer_step.base is not None and self.source in _PROVISIONAL:
                 self.base, self.source = trainer_step.base, trainer_step.source
 
     def takes_over(self, optimizer: Any, serial: int) -> bool:
@@ -125,12 +127,19 @@ class Steps:
 
     def _make_anchor(self, optimizer: Any, serial: int) -> None:
         self.anchor, self.anchor_name = serial, type(optimizer).__name__
-        if self.source == "attach" and self.count == 0:
-            done = _steps_done(optimizer)
-            if done:
-                self.base, self.source = done - 1, "optimizer"
-            else:
-                self.trainer_step = TrainerStep(sys._getframe(1), optimizer, self.count)
+        if not self._is_numbered:
+            self._number(_steps_done(optimizer), optimizer)
+
+    def _number(self, done: int, optimizer: Any) -> None:
+        """An optimizer has stepped for the first time, so often since it was made: take that for the job's number."""
+        self._is_numbered = True
+        if self.source not in _PROVISIONAL:
+            return
+        self.resample()
+        if done:
+            self.base, self.source = done - 1 - self.count, "optimizer"
+        else:
+            self.trainer_step = TrainerStep(sys._getframe(1), optimizer, self.count)
 
     def align(self, base: int, source: str) -> None:
         """Set the job's number of the step whose count is 0, as agreed over all ranks."""

@@ -17,6 +17,7 @@ CALL = "call"
 _PATIENCE_NS = 2_000_000_000  # for an optimizer, where none has been made
 _LONG_NS = 60_000_000_000  # where one has: it accumulates gradients, or validates
 _LEAST_PASSES = 4
+_LONGER = 3  # times what an optimizer took before: it may accumulate more, or validate in between
 
 
 class StepEnds:
@@ -29,6 +30,7 @@ class StepEnds:
         self._passes = 0  # passes until then
         self._since: int | None = None  # when the job was first seen to work since then
         self._passes_since: int | None = None  # and when it was first seen to make gradients
+        self._longest_ns = 0  # for which it made gradients until an optimizer stepped after all
         self.by = ""
 
     def are_calls(self) -> bool:
@@ -40,19 +42,27 @@ class StepEnds:
         if steps.by_pass:
             return
         if steps.last_ns != self._ended_ns or not (steps.passes or self._calls()):
-            self._ended_ns, self._passes = steps.last_ns, steps.passes
-            self._since = self._passes_since = None
-            self.by = ""
+            self._step_ended()
             return
         if self._since is None:
             self._since = now
         if self._passes_since is None and steps.passes > self._passes:
             self._passes_since, self.by = now, ""
-        patience = _LONG_NS if steps.anchor or optimizer_was_made() else _PATIENCE_NS
+        usual = _LONG_NS if steps.anchor or optimizer_was_made() else _PATIENCE_NS
+        patience = max(usual, _LONGER * self._longest_ns)
         if self._passes_since is not None:
             steps.by_pass = now - self._passes_since >= patience and steps.passes - self._passes >= _LEAST_PASSES
         elif now - self._since >= patience and not steps.anchor:
             self.by = CALL
+
+    def _step_ended(self) -> None:
+        """Not by a pass; or there was none yet."""
+        steps = self._steps
+        if self._passes_since is not None and steps.last_ns is not None:
+            self._longest_ns = max(self._longest_ns, steps.last_ns - self._passes_since)
+        self._ended_ns, self._passes = steps.last_ns, steps.passes
+        self._since = self._passes_since = None
+        self.by = ""
 
 
 def optimizer_was_made() -> bool:

@@ -27,8 +27,11 @@ class Job:
             self.now += S
             self.calls += calls
             self.steps.passes += passes
+            if passes and self.steps.by_pass:
+                self.steps.last_ns, self.steps.anchor = self.now, -1
             if optimizer:
                 self.steps.last_ns, self.steps.anchor = self.now, 7
+                self.steps.by_pass = False
             self.ends.look(self.now)
         return "pass" if self.steps.by_pass else self.ends.by
 
@@ -85,6 +88,16 @@ def test_a_loop_whose_optimizer_has_stepped_may_go_on_without_it(job: Job, has_o
     assert job.work(10, calls=5, passes=5, optimizer=True) == ""
     assert job.work(50, calls=5, passes=5) == ""
     assert job.work(20, calls=5, passes=5) == "pass"
+
+
+def test_an_accumulation_that_is_known_to_be_long_is_waited_for(job: Job, has_optimizer: None) -> None:
+    assert job.work(100, passes=1) == "pass"
+    assert job.work(1, passes=1, optimizer=True) == ""
+    for _ in range(3):
+        assert job.work(100, passes=1) == ""
+        assert job.work(1, passes=1, optimizer=True) == ""
+    assert job.work(290, passes=1) == ""
+    assert job.work(20, passes=1) == "pass"
 
 
 def test_torch_tells_whether_an_optimizer_was_made(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -338,6 +338,22 @@ def test_the_base_is_the_optimizers_own_count(taps: Taps) -> None:
     assert (taps.steps.base, taps.steps.source) == (7, "optimizer")
 
 
+def test_where_passes_ended_the_first_steps_the_number_is_the_optimizers_as_soon_as_it_steps(taps: Taps) -> None:
+    weight = nn.Parameter(torch.ones(3))
+    adam = torch.optim.AdamW([weight])
+    taps.remove()
+    for _ in range(7):
+        weight.sum().backward()
+        adam.step()
+    taps.install()
+    taps.steps.by_pass = True
+    for _ in range(3):
+        weight.sum().backward()
+    assert (taps.steps.count, taps.steps.source) == (3, "attach")
+    adam.step()
+    assert (taps.steps.next_step, taps.steps.source, taps.steps.by_pass) == (8, "optimizer", False)
+
+
 def test_an_anchor_that_stops_stepping_is_replaced(taps: Taps) -> None:
     weights = [nn.Parameter(torch.ones(3)) for _ in range(2)]
     old, new = (torch.optim.SGD([weight], lr=0.1) for weight in weights)
