@@ -50,6 +50,11 @@ class SampleCount:
         self._sum += size
         self._known = self._known and size > 0
 
+    @property
+    def is_in_pass(self) -> bool:
+        """Whether a pass that the engine's tap has seen begin is under way, on any thread."""
+        return bool(self._passes)
+
     def pass_begins(self) -> None:
         """The engine's tap calls this; forwards recomputed inside a pass do not begin a micro step."""
         if self.waiting and self._in_eval_mode is not None:

@@ -1,6 +1,7 @@
 """The job's steps as this process counts them: one row per boundary, written in the anchor optimizer's post-hook.
 
 The anchor is the first optimizer seen to step; another takes over when the anchor has been silent for a while.  Where
+hooks of autograd step optimizers, the pass that they are in ends the step, at its own end and on its own thread.  Where
 no optimizer steps though gradients are made, backward passes end the steps (step_ends.py).
 Invariant: every boundary increments `count` exactly once, on the training thread.
 """
@@ -23,7 +24,8 @@ from .trainer_step import TrainerStep
 PASS = -1  # the anchor, in place of an optimizer's serial number: the end of a backward pass
 BACKWARD = "backward"  # its name
 _PROVISIONAL = "attach", "group_seq"  # sources, if passes ended the first steps: until an optimizer has stepped
-_MAX_SILENT = 16  # steps of other optimizers without one of the anchor: the anchor has been replaced
+_MAX_SILENT = 16  # steps of other optimizers, one of which steps again: the anchor has been replaced
+_MOST_OTHERS = 1024  # kept track of; a job that makes a new one for each step has no other that steps again
 _RECENT = 32  # steps whose median is the typical step time
 _TIME = STREAMS[STEPS].index("time_ns")
 _NOT_MEASURED = -1, 0, 0
@@ -52,9 +54,11 @@ class Steps:
         self.anchor = 0  # its serial number, or PASS
         self.passes = 0  # outermost backward passes so far, counted while the taps time them
         self.by_pass = False  # whether backward passes end the steps
+        self.inside_pass = False  # whether those do in which hooks of autograd step optimizers
         self.anchor_name: str | None = None
+        self._done_in_pass: int | None = None  # an optimizer that stepped in this pass: its steps; None: none did
         self._is_numbered = False  # whether the number of the job was looked for
-        self._others, self._others_at = 0, 0
+        self._others, self._others_steps, self._others_at = set[int](), 0, 0
         self.stepped: Callable[[Any, int, int], None] = _make_stepped(self, stream)
 
     def measured(self, now: int, thread: int) -> tuple[int, int, int]:
@@ -105,30 +109,47 @@ class Steps:
 
     def takes_over(self, optimizer: Any, serial: int) -> bool:
         """Whether this optimizer, which has just stepped, is the anchor from now on."""
-        if self._others_at != self.count:
-            self._others, self._others_at = 0, self.count
-        self._others += 1
-        if self.anchor > 0 and self._others < _MAX_SILENT:
+        if _is_in_pass():
+            if self._done_in_pass is None and self.samples.is_in_pass:  # else its end will not be seen
+                self._done_in_pass = 0 if self._is_numbered else _steps_done(optimizer)
             return False
-        self.by_pass = False
-        self._make_anchor(optimizer, serial)
-        self._distributed = with_process_group()
-        self.plain &= self._distributed is None
+        if not self._is_replaced_by(serial):
+            return False
+        self.by_pass = self.inside_pass = False
+        self._make_anchor(serial, type(optimizer).__name__)
+        if not self._is_numbered:
+            self._number(_steps_done(optimizer), optimizer)
         return True
+
+    def _is_replaced_by(self, serial: int) -> bool:
+        """Whether no optimizer's steps count so far, or it is silent: the others step again and again."""
+        if self._others_at != self.count:
+            self._others.clear()
+            self._others_steps, self._others_at = 0, self.count
+        self._others_steps += 1
+        again = serial in self._others or len(self._others) >= _MOST_OTHERS
+        self._others.add(serial)
+        has_anchor = (self.anchor > 0 or self.inside_pass) and not self.by_pass
+        return not has_anchor or (again and self._others_steps >= _MAX_SILENT)
 
     def passed(self, now: int) -> None:
         """An outermost backward pass that makes gradients is over.  On the thread that ran it."""
         self.passes += 1
-        if self.by_pass:
-            if self.anchor != PASS:
-                self.anchor, self.anchor_name = PASS, BACKWARD
-                self._distributed = with_process_group()
-            self.stepped(None, PASS, now)
+        done, self._done_in_pass = self._done_in_pass, None
+        if done is not None and (self.inside_pass or self._is_replaced_by(PASS)):
+            self.by_pass, self.inside_pass = False, True
+        elif not self.by_pass:
+            return
+        if self.anchor != PASS:
+            self._make_anchor(PASS, BACKWARD)
+        if done is not None and not self._is_numbered:
+            self._number(done, None)
+        self.stepped(None, PASS, now)
 
-    def _make_anchor(self, optimizer: Any, serial: int) -> None:
-        self.anchor, self.anchor_name = serial, type(optimizer).__name__
-        if not self._is_numbered:
-            self._number(_steps_done(optimizer), optimizer)
+    def _make_anchor(self, serial: int, name: str) -> None:
+        self.anchor, self.anchor_name = serial, name
+        self._distributed = with_process_group()
+        self.plain &= self._distributed is None
 
     def _number(self, done: int, optimizer: Any) -> None:
         """An optimizer has stepped for the first time, so often since it was made: take that for the job's number."""
@@ -195,6 +216,12 @@ def _make_stepped(steps: Steps, stream: Stream) -> Callable[[Any, int, int], Non
             steps.boundary_due(count, thread)
 
     return stepped
+
+
+def _is_in_pass() -> bool:
+    """Whether autograd is running this thread's code, as a hook: on a device, on a thread of its own."""
+    torch = sys.modules.get("torch")
+    return torch is not None and torch._C._current_graph_task_id() >= 0
 
 
 def _steps_done(optimizer: Any) -> int:

@@ -74,7 +74,7 @@ class Backward(Tap):
 
     @property
     def ends_steps(self) -> bool:
-        return self._steps.by_pass
+        return self._steps.by_pass or self._steps.inside_pass
 
     def install(self) -> None:
         self.why_off = ""

@@ -80,7 +80,7 @@ TABLE = Table(
                "(its global_step), scheduler (its count, if it steps once per step), variable NAME (set step=NAME), "
                "group_seq (aligned with another rank) or attach (counted from the attach).", "agent", _SILENT),
         Column("optimizer", "VARCHAR", "", "The optimizer whose step() ends a step of the job; backward, if backward "
-               "passes end it because none does.", "optimizer hooks, autograd's engine",
+               "passes end it, because none does or they step them.", "optimizer hooks, autograd's engine",
                "Neither has been seen, or each outermost module call is a step."),
         Column("world_size", "INTEGER", "", "Ranks in the job.", "WORLD_SIZE or the default group", _SILENT),
         Column("version", "VARCHAR", "", "Version of the agent.", "agent", _SILENT),

@@ -364,6 +364,64 @@ def test_an_anchor_that_stops_stepping_is_replaced(taps: Taps) -> None:
     assert counts == list(range(6)) and {row["subject"] for row in taps.rows(STEPS)[1:]} == {taps.serial(new)}
 
 
+def one_optimizer_each(model: Any, in_hooks: bool) -> list[Any]:
+    """An optimizer for each parameter; in_hooks: autograd steps it."""
+    found = []
+    for each in model.parameters():
+        optimizer = torch.optim.AdamW([each])
+        found.append(optimizer)
+        if in_hooks:
+            each.register_post_accumulate_grad_hook(lambda _, optimizer=optimizer: optimizer.step())
+    return found
+
+
+@pytest.mark.parametrize("in_hooks", [False, True])
+@pytest.mark.parametrize("one_more", [False, True])
+def test_however_many_optimizers_step_in_an_iteration_it_is_one_step(
+    taps: Taps, in_hooks: bool, one_more: bool
+) -> None:
+    model = nn.Sequential(*(nn.Linear(2, 2) for _ in range(20)))
+    optimizers = one_optimizer_each(model, in_hooks)
+    last = torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=0.1)  # Hugging Face's loop steps one that does nothing
+    for _ in range(10):
+        model(torch.ones(1, 2)).sum().backward()
+        for each in [] if in_hooks else optimizers:
+            each.step()
+        if one_more:
+            last.step()
+    assert [row["count"] for row in taps.rows(STEPS)] == list(range(10))
+    assert (taps.steps.base, taps.steps.source) == (0, "optimizer")
+    assert taps.backward.ends_steps == in_hooks  # so that passes are timed in every step
+
+
+def test_optimizers_in_hooks_may_give_way_to_one_outside(taps: Taps) -> None:
+    model = nn.Linear(2, 2)
+    optimizers = one_optimizer_each(model, in_hooks=True)
+    for _ in range(3):
+        model(torch.ones(1, 2)).sum().backward()
+    for _ in range(20):
+        optimizers[0].step()
+    assert taps.steps.count == 3 + 5 and not taps.backward.ends_steps
+
+
+def test_a_step_in_a_pass_that_began_before_the_taps_came_ends_nothing(taps: Taps) -> None:
+    taps.remove()
+    weight = nn.Parameter(torch.ones(3))
+    adam = torch.optim.AdamW([weight])
+
+    def hook(_: Any) -> None:
+        taps.install()
+        adam.step()
+
+    handle = weight.register_post_accumulate_grad_hook(hook)
+    weight.sum().backward()
+    assert taps.steps.count == 0
+    handle.remove()
+    weight.sum().backward()
+    adam.step()
+    assert (taps.steps.count, taps.steps.next_step) == (1, 2)
+
+
 def test_users_global_hooks_survive_ours(taps: Taps) -> None:
     called = []
     handle = register_optimizer_step_post_hook(lambda *_: called.append(1))
