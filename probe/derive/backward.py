@@ -47,7 +47,7 @@ Times = tuple[Ints, Ints]  # starts and ends, disjoint and sorted
 @dataclass(frozen=True)
 class Excluded:
     """Time in passes that is no module's: forwards that checkpointing ran again, in no total either; and with them
-    replays of graphs and what collectives blocked, which are in the totals."""
+    replays of graphs, steps of optimizers and what collectives blocked, which are in the totals."""
 
     from_total: Times
     from_own: Times

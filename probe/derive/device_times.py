@@ -136,7 +136,8 @@ class DeviceTimes:
         return united(self._stamps.start[known], self._stamps.end[known])
 
     def _unclear(self, passes: Passes) -> Bools:
-        """Passes in which checkpointing ran forwards again, or graphs were replayed, untimed or on several devices."""
+        """Passes in which forwards ran again, graphs were replayed or optimizers stepped, untimed or on several
+        devices."""
         spans, again = self._spans, self._spans.in_backward
         several = len(distinct(self._stamps.device[again & self._stamps.known])) > 1
         rows = np.flatnonzero(again if several else again & self._unknown())

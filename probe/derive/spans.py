@@ -16,7 +16,7 @@ from ..arrays.integers import NONE, Bools, Ints, distinct
 from ..arrays.nesting import Nesting, ancestors_with, nearest, nest, outermost, united
 from ..snapshot.log import Log
 from ..snapshot.rows import Rows
-from ..streams import COMPILED, ENGINE, EVAL, FORWARD, GRAPH, KIND_MASK, MARKS, NO_GRAD, SPANS, WAIT
+from ..streams import COMPILED, ENGINE, EVAL, FORWARD, GRAPH, KIND_MASK, MARKS, NO_GRAD, OPTIMIZER, SPANS, WAIT
 from .partition import Partition
 
 _GRAPHS = {"GraphModule", "<lambda>"}  # classes of modules that torch.fx makes of a graph
@@ -72,9 +72,10 @@ class Spans:
 
     @cached_property
     def in_backward(self) -> Bools:
-        """What runs inside of passes and has rows of its own: forwards that run again, and replays of graphs."""
-        replays = (self.kind == GRAPH) & self.inside_pass
-        return self.recompute | replays if replays.any() else self.recompute
+        """What runs inside of passes and has rows of its own: forwards that run again, replays of graphs, and steps of
+        optimizers that hooks make."""
+        others = np.isin(self.kind, (GRAPH, OPTIMIZER)) & self.inside_pass
+        return self.recompute | others if others.any() else self.recompute
 
     def times_of(self, chosen: Bools) -> tuple[Ints, Ints]:
         """Starts and ends of the time in these spans, disjoint and sorted."""

@@ -90,6 +90,24 @@ def test_a_call_that_checkpointing_runs_again_and_breaks_off_has_not_failed_but_
     ]
 
 
+@pytest.mark.parametrize("thread", [THREAD, 99])
+def test_a_step_that_a_hook_makes_in_a_pass_is_no_modules_time(agent: Make, connected: Connect, thread: int) -> None:
+    one = agent()
+    one.name_modules()
+    for start in range(0, 3000, 1000):
+        one.span(start + 50, start + 300)
+        one.mark(start + 410, MODEL, BEGIN, thread)
+        one.span(start + 440, start + 460, ADAM, OPTIMIZER, thread=thread)
+        one.span(start + 400, start + 500, 0, ENGINE)
+        one.boundary(start + 500)
+    told = rows(connected(one), f"micro_step, {NS}")
+    assert told == [
+        ("Model", "forward", 0, 250, 250),
+        ("Model", "backward", 0, 80, 100),
+        ("AdamW", "step", 0, 20, 20),
+    ]
+
+
 def test_waiting_for_collectives_is_no_modules_time_and_has_rows(agent: Make, connected: Connect) -> None:
     def inside(one: FakeAgent, start: int) -> None:
         one.span(start + 100, start + 200, LINEAR)  # in which an operation is issued, and waited for
