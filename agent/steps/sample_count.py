@@ -2,7 +2,8 @@
 
 The forward tap checks `waiting` at each call; the engine's tap and the boundary mark where a micro step begins.
 Invariant: exactly one call per micro step counts, the first one on the training thread that records gradients, of a
-module in training mode; where there is none, as in a job that trains in eval mode, the last one before the pass.
+module in training mode; where there is none, as in a job that trains in eval mode, the last one before the pass.  It
+counts once the pass begins: calls after the last one, of a metric for instance, train nothing.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ class SampleCount:
         self._sum = 0
         self._known = True
         self._passes: list[None] = []
-        self._in_eval_mode: int | None = None  # the size of the last call that may be a validation's
+        self._size: int | None = None  # of the call that counts if a pass follows
+        self._is_freed = False  # the last pass did not retain its graph
 
     def count(self, module: Any, args: Any, kwargs: Any) -> None:
         """The forward tap calls this while `waiting` holds an element: this call may be the one that counts."""
@@ -42,25 +44,32 @@ class SampleCount:
             size = _first_size((args, kwargs), torch.Tensor, _MAX_DEPTH, [_MOST])
         if module.training:
             self.waiting.pop()
-            self._add(size)
-        else:
-            self._in_eval_mode = size
-
-    def _add(self, size: int) -> None:
-        self._sum += size
-        self._known = self._known and size > 0
+        self._size = size
 
     @property
     def is_in_pass(self) -> bool:
         """Whether a pass that the engine's tap has seen begin is under way, on any thread."""
         return bool(self._passes)
 
-    def pass_begins(self) -> None:
-        """The engine's tap calls this; forwards recomputed inside a pass do not begin a micro step."""
-        if self.waiting and self._in_eval_mode is not None:
-            self._add(self._in_eval_mode)
+    def pass_begins(self, retains_graph: Any = None) -> None:
+        """The engine's tap calls this; forwards recomputed inside a pass do not begin a micro step.
+
+        retains_graph: as the job says it.
+        """
+        if not self._passes:
+            self._add(self._size)
+            self._is_freed = retains_graph is False
         self._passes.append(None)
         self.waiting.clear()
+
+    def _add(self, size: int | None) -> None:
+        """A pass begins after a call of this size, or with no call since the last pass: then it goes through the graph
+        of that one again, or through calls that were not counted, as where micro batches are pipelined."""
+        if size is not None:
+            self._sum += size
+            self._known = self._known and size > 0
+        elif self._is_freed and get_ident() == self.thread:
+            self._known = False
 
     def pass_ends(self) -> bool:
         """Whether it was an outermost one."""
@@ -72,12 +81,12 @@ class SampleCount:
     def take(self, thread: int) -> int:
         """Samples since the last boundary, 0 if unknown.  Called at a boundary, on the training thread."""
         found = self._sum if self._known else 0
-        self._sum, self._known, self.thread = 0, True, thread
+        self._sum, self._known, self._is_freed, self.thread = 0, True, False, thread
         self._wait()
         return found
 
     def _wait(self) -> None:
-        self._in_eval_mode = None
+        self._size = None
         self.waiting[:] = [None]
 
 

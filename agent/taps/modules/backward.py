@@ -182,7 +182,7 @@ class Backward(Tap):
         def _engine_run_backward(t_outputs: Any, *args: Any, **kwargs: Any) -> Any:
             trains = kwargs.get("accumulate_grad")  # not for autograd.grad(), which models call in their forward
             if trains:
-                samples.pass_begins()
+                samples.pass_begins(*args[1:2])  # retain_graph
             flags, start = ENGINE, clock()
             compiled = modules.get("torch._dynamo.compiled_autograd")  # another thread may just be importing it
             if getattr(compiled, "compiled_autograd_enabled", False) and not self.why_off:

@@ -196,7 +196,8 @@ TABLE = Table(
         Column("samples", "BIGINT", "",
                "Size of the first dimension of the first tensor passed to the model, summed over the micro steps.",
                "first module call with gradients of each micro step",
-               f"{_OPEN[:-1]}, an unsampled step, no tensor was seen, or one without a shape (strided NestedTensor)."),
+               f"{_OPEN[:-1]}, an unsampled step, no tensor was seen, or one without a shape (strided NestedTensor); "
+               "a pass through calls from before another pass, as in a pipeline."),
     ),
     streams=_STREAMS,
     taps=("forward", "optimizer", "loader"),

@@ -19,8 +19,8 @@ def call(count: SampleCount, module: object, samples: int) -> None:
         count.count(module, (torch.zeros(samples, 2),), {})
 
 
-def train(count: SampleCount) -> None:
-    count.pass_begins()
+def train(count: SampleCount, retains_graph: bool = False) -> None:
+    count.pass_begins(retains_graph)
     count.pass_ends()
 
 
@@ -58,6 +58,37 @@ def test_a_model_that_trains_in_eval_mode_counts(count: SampleCount, model: torc
         call(count, model.eval(), 16)
         train(count)
     assert count.take(get_ident()) == 32
+
+
+def test_a_metric_after_the_pass_is_no_micro_step(count: SampleCount, model: torch.nn.Module) -> None:
+    metric = torch.nn.Identity()
+    for _ in range(2):
+        call(count, model, 8)
+        train(count)
+        call(count, metric, 8)
+    assert count.take(get_ident()) == 16
+    call(count, metric, 8)
+    assert count.take(get_ident()) == 0
+
+
+def test_of_pipelined_micro_batches_the_samples_are_not_known(count: SampleCount, model: torch.nn.Module) -> None:
+    for forwards in ("ffffbbbb", "fffbfbbb"):  # GPipe; 1F1B
+        for each in forwards:
+            if each == "f":
+                call(count, model, 2)
+            else:
+                train(count)
+        assert count.take(get_ident()) == 0
+    call(count, model, 8)  # the next step is counted again
+    train(count)
+    assert count.take(get_ident()) == 8
+
+
+def test_two_losses_of_one_graph_are_one_micro_step(count: SampleCount, model: torch.nn.Module) -> None:
+    call(count, model, 8)
+    train(count, retains_graph=True)
+    train(count)
+    assert count.take(get_ident()) == 8
 
 
 def test_a_long_list_is_not_gone_through(count: SampleCount, model: torch.nn.Module) -> None:

@@ -613,6 +613,32 @@ def test_samples_of_micro_steps_add_up(code_taps: Taps) -> None:
     assert samples_of(code_taps, accumulated) == [12]
 
 
+def test_a_call_after_the_pass_is_not_counted(code_taps: Taps) -> None:
+    model, metric = Named(), nn.Identity()
+    sgd = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(3):
+        out = model(torch.ones(8, 4))
+        out.sum().backward()
+        metric(out)
+        sgd.step()
+    assert [row["samples"] for row in code_taps.rows(STEPS)][1:] == [8, 8]
+
+
+def test_of_a_pass_through_calls_before_another_pass_the_samples_are_not_known(code_taps: Taps) -> None:
+    def pipelined(model: nn.Module) -> Any:
+        losses = [model(torch.ones(2, 4)).sum() for _ in range(4)]
+        for loss in losses[1:]:
+            loss.backward()
+        return losses[0]
+
+    def two_losses(model: nn.Module) -> Any:
+        out = model(torch.ones(7, 4))
+        out.sum().backward(retain_graph=True)
+        return out
+
+    assert samples_of(code_taps, pipelined, two_losses) == [0, 7]
+
+
 def test_recomputed_forwards_and_gradients_inside_a_forward_begin_no_micro_step(code_taps: Taps) -> None:
     from torch.utils.checkpoint import checkpoint
 
