@@ -20,8 +20,12 @@ _MAY_COMPUTE = 0.015  # share of a core from which one that sleeps in between ma
 _POLLS = 2  # if it works for as long as so many of the simplest polls each time that it wakes
 _LOADER, _INNERMOST = "torch/utils/data/dataloader.py", 12  # frames
 _MOVED_BYTES = 1 << 20  # from which on a process counts as reading or writing
-_WAITS = ("selectors.py", "socket.py", "socketserver.py", "asyncio/", "concurrent/futures/thread.py")
-_AWAITED = ("torch/", "multiprocessing/", "subprocess.py", "queue.py")  # it waits for work of its own
+_WAITS = ("selectors.py", "socketserver.py", "asyncio/", "concurrent/futures/thread.py")
+_SOCKET, _SERVERS = "socket.py", ("socketserver.py", "http/server.py")  # it serves if it is inside of one of these
+_AWAITED = (  # it waits for work of its own, or for an answer
+    "torch/", "multiprocessing/", "subprocess.py", "queue.py", "http/client.py", "urllib", "requests/", "httpx/",
+    "httpcore/", "redis/",
+)  # fmt: skip
 _LEAST_GAPS = 4  # between the collectives of a rank: fewer do not show what is usual
 
 
@@ -94,8 +98,13 @@ class RankEvidence:
     @property
     def is_idle(self) -> bool:
         """Whether the thread waits for somebody to ask for something, as a server does."""
-        files = [] if self.thread is None else [short(frame.file) for frame in self.thread.frames]
-        return bool(files) and files[0].startswith(_WAITS) and not any(file.startswith(_AWAITED) for file in files)
+        frames = () if self.thread is None else self.thread.frames
+        files = [short(frame.file) for frame in frames]
+        if not files or any(file.startswith(_AWAITED) for file in files):
+            return False
+        if files[0].startswith(_SOCKET):
+            return frames[0].function == "accept" or any(file.startswith(_SERVERS) for file in files)
+        return files[0].startswith(_WAITS)
 
     @property
     def is_loading(self) -> bool:

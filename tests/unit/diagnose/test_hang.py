@@ -274,6 +274,29 @@ def test_a_server_that_waits_for_requests_is_idle(outer: tuple[str, str]) -> Non
     assert verdict(rank(0, entries=issued(30, 30, False)), late).code == "waiting"
 
 
+@pytest.mark.parametrize(
+    ("function", "outer", "code"),
+    [
+        ("readinto", [("/usr/lib/python3.11/http/client.py", "_read_status")], "stands"),
+        ("readinto", [("/x/site-packages/redis/_parsers/socket.py", "_read_from_socket")], "stands"),
+        ("readinto", [], "stands"),
+        ("accept", [], "idle"),
+        ("readinto", [("/usr/lib/python3.11/http/server.py", "handle_one_request")], "idle"),
+        ("readinto", [("/usr/lib/python3.11/socketserver.py", "handle")], "idle"),
+    ],
+)
+def test_who_waits_for_an_answer_is_no_idle_server(function: str, outer: list[tuple[str, str]], code: str) -> None:
+    threads = stack(("/usr/lib/python3.11/socket.py", function), *outer, ("train.py", "main"))
+    report = verdict(rank(0, threads=threads), endpoint="4000")
+    assert (report.code, report.hung) == (code, code == "stands")
+
+
+@pytest.mark.parametrize("client", ["requests/adapters.py", "urllib3/connection.py", "httpx/_client.py"])
+def test_who_waits_for_an_answer_with_a_timeout_is_no_idle_server_either(client: str) -> None:
+    threads = stack(("/usr/lib/python3.11/selectors.py", "select"), (f"/x/site-packages/{client}", "send"))
+    assert verdict(rank(0, threads=threads), endpoint="4000").code == "stands"
+
+
 def test_ranks_that_wait_for_one_that_reads_a_checkpoint_are_not_hung() -> None:
     reads = rank(1, entries=issued(29, 30, True), moved_bytes=100 << 20)
     report = verdict(rank(0, entries=issued(30, 30, False)), reads)
