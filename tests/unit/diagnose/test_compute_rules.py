@@ -317,6 +317,14 @@ def test_of_one_that_wraps_another_the_settings_are_read_once() -> None:
     assert [each[2] for each in told] == ["Adam", "Adam"]
 
 
+@pytest.mark.parametrize(("kind", "findings"), [("float32", 1), ("bfloat16", 1), ("complex64", 0)])
+def test_an_optimizer_of_complex_weights_is_left_alone(kind: str, findings: int) -> None:
+    torch = pytest.importorskip("torch")
+    adam = torch.optim.Adam([torch.nn.Parameter(torch.zeros(3, dtype=getattr(torch, kind))), torch.zeros(3)])
+    told = eval(OPTIMIZER_UNFUSED.asks[0], {"__builtins__": __builtins__, "adam": adam})
+    assert len(found(OPTIMIZER_UNFUSED, updating("Adam"), answers(told))) == findings
+
+
 def test_an_optimizer_that_cannot_be_read_is_said_to_be() -> None:
     with pytest.raises(SilentError, match="could not be read"):
         found(OPTIMIZER_UNFUSED, updating())

@@ -27,7 +27,8 @@ _SQL = (
 _SETTINGS, _ALL_SETTINGS = (
     "[(id(o.param_groups), n, type(getattr(o, 'optimizer', o)).__name__, "
     "sum(len(g['params']) for g in o.param_groups), "
-    "[(g.get('foreach'), g.get('fused', 'unknown')) for g in o.param_groups], "
+    "[(g.get('foreach'), g.get('fused', 'unknown') if all(p.is_floating_point() for p in g['params']) else 'unknown') "
+    "for g in o.param_groups], "
     f"next((p.device.type for g in o.param_groups for p in g['params']), '')) for n, o in {optimizers}]"
     for optimizers in (OPTIMIZERS, ALL_OPTIMIZERS)
 )
