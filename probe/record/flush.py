@@ -136,7 +136,7 @@ class Flushes:
     def _of_table(self, table: Table, rank: Rank, kept: _OfAgent, is_last: bool, stops: bool) -> int:
         """Write what is final; up to where that is."""
         agent, written = _agent(rank), self.written(table, rank.rank)
-        since, until = written.upto(agent), FAR if is_last else fresh.until(table, rank)
+        since, until = written.upto(agent), FAR if is_last else fresh.until(table, rank, stops)
         since = -FAR if since is None else since
         opens = table.final == STEP and not is_last and (stops or self._stands(table, rank, kept))
         if until <= since and not opens:
@@ -169,7 +169,7 @@ class Flushes:
         """Where the next windows begin, and which rows are not needed any more: those before the moment `reached`."""
         kept, settled = self._kept(rank), rank.now_ns - fresh.SETTLE_NS
         self._tell_lost(rank, kept)
-        kept.at_once = settled - _SAMPLES_NS
+        kept.at_once = None if fresh.is_unnumbered(rank) else settled - _SAMPLES_NS
         if not rank.timeline.incomplete or reached == -FAR:  # calls are counted from the first one on
             return
         step = int(rank.timeline.step(np.array([reached]))[0])

@@ -19,6 +19,8 @@ from ..query.derived_cache import first_open
 from ..query.lazy_columns import LazyColumns, derived
 from ..query.step_blocks import blocks_of
 from ..schema import Column
+from ..snapshot.align import may_change
+from ..snapshot.call_steps import CALL
 from ..snapshot.source import Rank
 from ..tables.declaration import DONE, Table
 from .stored import stored_schema
@@ -26,6 +28,7 @@ from .stored import stored_schema
 FAR = int(np.iinfo(np.int64).max)
 SETTLE_NS = 2_000_000_000  # after its end, until a row is there for certain
 _HELD_NS = 600_000_000_000  # the most that an operation in flight holds back what follows it
+_UNNUMBERED_NS = 600_000_000_000  # after the attach: the most that rows wait for the number of their step
 _DECIDING = ("start_ns", "duration", "state", "time")
 _IN_FLIGHT, _STATE, _BEGAN = "in_flight", "state", ("time", "first_time")
 
@@ -52,10 +55,20 @@ def _columns(piece: LazyColumns, columns: Sequence[Column]) -> Any:
     return pa.table({column.name: piece.joined(column) for column in columns})
 
 
-def until(table: Table, rank: Rank) -> int:
-    """Before which moment rows are final; later rows of this table will not come before it.  Raises RankLeft."""
+def until(table: Table, rank: Rank, stops: bool = False) -> int:
+    """Before which moment rows are final; later rows of this table will not come before it.  stops: rows that wait for
+    the number of their step wait no longer.  Raises RankLeft."""
     settled = rank.now_ns - SETTLE_NS
-    return settled if table.final == DONE else min(settled, begin_of(rank, first_open(rank, table.streams)))
+    if table.final == DONE:
+        return -FAR if is_unnumbered(rank) and not stops else settled
+    return min(settled, begin_of(rank, first_open(rank, table.streams)))
+
+
+def is_unnumbered(rank: Rank) -> bool:
+    """Whether the agent may soon find out which of the job's steps those are that it counts."""
+    facts = rank.facts
+    has_steps = facts.torch is not None and facts.step_ends != CALL
+    return has_steps and may_change(rank) and rank.now_ns < facts.attached_ns + _UNNUMBERED_NS
 
 
 def first_unsettled(rank: Rank) -> int:

@@ -18,12 +18,15 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from operator import sub
 from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .. import protocol as wire
 from ..client.client import AgentLink, Call, Client, Header
 from ..errors import EvalError, SilentError
 from ..streams import STEPS
+
+if TYPE_CHECKING:
+    from .source import Rank
 
 _BOUNDARIES, _MORE_BOUNDARIES = 64, 1024  # compared; more if ranks are too many steps apart for the first
 GROUP_SEQ, COUNTED = "group_seq", "attach"  # sources: of the numbers of another rank; of its own count
@@ -138,9 +141,9 @@ def refresh(client: Client, links: Sequence[AgentLink], deadline: float) -> list
     return answered
 
 
-def may_change(link: AgentLink) -> bool:
+def may_change(one: AgentLink | Rank) -> bool:
     """Whether the agent may still find the job's own step number, as far as is known here."""
-    facts = link.facts
+    facts = one.facts
     return not facts.step_settled or (facts.step_source == COUNTED and not facts.count)
 
 

@@ -193,6 +193,35 @@ def test_operations_of_the_last_steps_know_of_a_rank_that_ended_before_the_other
     assert recorded(tmp_path)[name] == expected(history.at(BEGAN + 14_000 * MS))[name]
 
 
+def test_samples_wait_for_the_number_of_their_step_ten_minutes_at_most(tmp_path: Path) -> None:
+    history = History([30_000] * 40, [200] * 40)
+    recorder = Flushes(tmp_path / "job=x", Names(), lambda *_: None)
+    for second in (10, 40, 70, 100):
+        job = _seen(history, recorder, BEGAN + second * 1000 * MS)
+        for rank in job.ranks:
+            known = {"step_base": 12_000, "step_source": "trainer"} if second == 100 else {"step_settled": False}
+            rank.facts = rank.facts._replace(torch="2.13.0", **known)
+        recorder.flush(job, (), stops=False)
+        assert sampled(tmp_path) == (sorted({*range(12_000, 12_004)}) if second == 100 else [])
+
+
+@pytest.mark.parametrize(("second", "stops"), [(610, False), (70, True)])
+def test_samples_whose_step_has_no_number_yet_are_not_lost(tmp_path: Path, second: int, stops: bool) -> None:
+    history = History([30_000] * 40, [200] * 40)
+    recorder = Flushes(tmp_path / "job=x", Names(), lambda *_: None)
+    job = _seen(history, recorder, BEGAN + second * 1000 * MS)
+    for rank in job.ranks:
+        rank.facts = rank.facts._replace(torch="2.13.0", step_settled=False)
+    recorder.flush(job, (), stops)
+    assert sampled(tmp_path) == [*range((second - 2) // 30 + 1)]
+
+
+def sampled(folder: Path) -> list[int]:
+    """The steps of the samples that are in the files."""
+    files = Archive(folder).files("host.process_trace")[0]
+    return sorted({step for each in files for step in pq.ParquetFile(each.path).read(["step"])["step"].to_pylist()})
+
+
 def test_where_a_rank_ends_before_steps_have_their_numbers_operations_wait_for_them(tmp_path: Path) -> None:
     history = History([100] * 20, [200] * 20)
     recorder = Flushes(tmp_path / "job=x", Names(), lambda *_: None)
