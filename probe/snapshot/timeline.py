@@ -110,6 +110,10 @@ class Timeline:
     def _index(self, times_ns: Ints) -> Ints:
         return np.searchsorted(self.closings.time, times_ns, side="right")
 
+    def reaches(self, times_ns: Ints) -> Bools:
+        """Whether the step of each moment is known: not so before the boundaries that are left."""
+        return (times_ns >= self._ends[0]) if self._lost(STEPS) else np.ones(len(times_ns), np.bool_)
+
     def step(self, times_ns: Ints) -> Ints:
         """The job's step of each moment."""
         if not len(self._ends):

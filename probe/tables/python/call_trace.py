@@ -14,7 +14,7 @@ def derive(part: Partition) -> Columns:
     rows = part.rows(CALLS)
     return {
         "start_ns": rows["start_ns"],
-        "step": part.timeline.step(rows["start_ns"]),
+        "step": nullable(part.timeline.step(rows["start_ns"]), part.timeline.reaches(rows["start_ns"])),
         "in_eval": part.timeline.in_eval(rows["start_ns"], rows["thread"]),
         "function": lambda: coded(rows["function"], part.log.strings),
         "duration": (rows["end_ns"] - rows["start_ns"]) / 1e9,
@@ -30,7 +30,11 @@ TABLE = Table(
     doc="One row per call of a function that `probe ENDPOINT trace` traces, once the call is over.  Calls that had "
     "begun before are not recorded.  The rows stay until detach: of each rank, as a rule, the latest half million.",
     columns=(
-        *COMMON,
+        *COMMON[:5],
+        Column("step", "BIGINT", "", "The job's step in which it began.", "boundaries between steps",
+               "It began before the oldest step that was known when the row was read or recorded.",
+               "step everywhere"),
+        COMMON[6],
         Column("function", "VARCHAR", "", "The function, as `module:qualname`.", "function object"),
         Column("duration", "DOUBLE", "s", "Time from its beginning to its end.  Of an async function: to the end of "
                "awaiting it, with all that ran meanwhile; of a generator: from its first item to its end, with what "
