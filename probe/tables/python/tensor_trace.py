@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from ... import protocol as wire
 from ...arrays.arrow import columns_of
 from ...schema import Column, Columns
+from ...snapshot.call_steps import CALL
 from ...snapshot.snapshot import Snapshot
+from ...snapshot.source import Rank
+from ...streams import SPANS, STEPS
 from ..declaration import IDENTITY, NEVER, Table, identity
 
 if TYPE_CHECKING:
@@ -17,12 +21,21 @@ if TYPE_CHECKING:
 def derive(job: Snapshot) -> Columns:
     from ...memory.holders import tensors_of
 
+    answers = job.ask(wire.TENSORS)
+    if any(rank.facts.step_ends == CALL for rank in answers):
+        job.ranks_with(STEPS, SPANS)
     rows = [
-        {**identity(rank), "step": rank.timeline.base + listed["count"], **_row(tensor)}
-        for rank, listed in job.ask(wire.TENSORS).items()
+        {**identity(rank), "step": _step(rank, listed), **_row(tensor)}
+        for rank, listed in answers.items()
+        if not rank.left
         for tensor in tensors_of(listed)
     ]
     return columns_of(TABLE.columns, rows)
+
+
+def _step(rank: Rank, listed: Mapping[str, Any]) -> int:
+    """The agent counts boundaries; where each call is a step, the reader does."""
+    return rank.timeline.running if rank.facts.step_ends == CALL else rank.facts.step_base + listed["count"]
 
 
 def _row(tensor: Tensor) -> dict[str, Any]:
@@ -37,8 +50,8 @@ TABLE = Table(
     "and gradients and graphs are left out.  `probe ENDPOINT memory` shows the same, folded, and what is not listed.",
     columns=(
         *IDENTITY,
-        Column("step", "BIGINT", "", "The step that was about to begin, or that ran if no boundary came.", "boundaries",
-               joins="step everywhere"),
+        Column("step", "BIGINT", "", "The step that was about to begin, or that ran if no boundary came; where each "
+               "call is a step, the one at the moment of the query.", "boundaries", joins="step everywhere"),
         Column("holder", "VARCHAR", "", "The path that keeps it alive, from a variable of a function (`train().losses"
                "[3]`) or of a module; of what modules own, the path of the parameter or buffer.", "references",
                "It was not looked for: too small a part of what no path leads to."),

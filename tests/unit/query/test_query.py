@@ -297,6 +297,19 @@ def test_tensors_are_told_of_the_step_that_the_rank_is_in(agent: Make, connected
     assert looked_at == running == {"step": 103}
 
 
+def test_tensors_of_a_server_are_told_of_the_call_that_comes_next(agent: Make, connected: Connect) -> None:
+    one = agent()
+    one.name_modules()
+    begin = time.monotonic_ns() - 10**10
+    for call in range(5):
+        one.span(begin + call * 10**9, begin + call * 10**9 + 10**8)
+    connection = connected(one)
+    (running,), (looked_at,) = (
+        rows(connection, f"SELECT DISTINCT step FROM {table}") for table in ("probe.agents", "python.tensor_trace")
+    )
+    assert looked_at == running == {"step": 5}
+
+
 def test_nobody_answers(agent: Make, connected: Connect) -> None:
     one = agent()
     one.deaf.add("hello")
