@@ -26,6 +26,7 @@ from .stored import Stored, is_widened
 _TRIES = 5  # a file may be merged between the listing and the reading
 _TIMES = {"time", "first_time"}
 _PARTITIONS = {"job", "rank"}
+_KEEPING = ("create", "prepare")  # words in statements that leave a query behind, which later ones read by its name
 _COLUMN = Column("job", "VARCHAR", "", "Name of the recorded job.", "recorder")
 
 
@@ -37,6 +38,7 @@ class Views:
 
     def __init__(self, archive: Archive) -> None:
         self._archive, self._session, self._since = archive, DuckDBSession(), ""
+        self._kept: dict[Table, bool] = {}  # what kept queries read, and whether they have it with `job`
         self.skipped: list[str] = []
 
     def run(self, sql: str, since: str, unwanted: Callable[[], bool]) -> Any:
@@ -80,10 +82,12 @@ class Views:
 
     def _make_views(self, statement: Statement) -> None:
         self.skipped, jobs = [], self._archive.jobs
-        with_job = len(jobs) > 1 or statement.says("job")
-        for table in TABLES:
-            if statement.reads_catalogue or statement.names(table):
-                self._make_view(statement.connection, table, with_job)
+        says_job = statement.says("job")
+        wanted = {table: says_job for table in TABLES if statement.reads_catalogue or statement.names(table)}
+        if any(map(statement.says, _KEEPING)):
+            self._kept |= wanted
+        for table, with_job in (self._kept | wanted).items():
+            self._make_view(statement.connection, table, len(jobs) > 1 or with_job)
         statement.connection.execute(f"SET search_path = '{PATH}'")
 
     def _make_view(self, connection: duckdb.DuckDBPyConnection, table: Table, with_job: bool) -> None:

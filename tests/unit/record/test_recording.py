@@ -110,6 +110,31 @@ def test_what_is_written_meanwhile_is_in_the_next_answer(tmp_path: Path) -> None
         assert len(recording.query(f"SELECT * FROM {STEPS}")) == 2
 
 
+@pytest.mark.parametrize("keep", ["CREATE VIEW v AS {}", "CREATE MACRO v() AS TABLE {}", "PREPARE v AS {}"])
+@pytest.mark.parametrize("what", ["step", "*", "job, step"])
+def test_a_query_that_is_kept_under_a_name_sees_the_files_of_each_moment(tmp_path: Path, keep: str, what: str) -> None:
+    first = plant(tmp_path, STEPS, [{"step": 1}])
+    read = "EXECUTE v" if "PREPARE" in keep else "FROM v()" if "MACRO" in keep else "FROM v"
+    with probe.connect(str(tmp_path)) as recording:
+        recording.query(keep.format(f"SELECT {what} FROM step_trace"))
+        recording.query("SELECT job FROM step_trace")
+        recording.query("SELECT * FROM step_trace")
+        assert len(recording.query(read)) == 1
+        plant(tmp_path, STEPS, [{"step": 2}])
+        assert len(recording.query(read)) == 2
+        plant(tmp_path, STEPS, [{"step": 1}, {"step": 2}, {"step": 3}], about=About(replaces=(first.name,)), kind="m1")
+        first.unlink()
+        assert len(recording.query(read)) == 4
+
+
+def test_a_view_sees_everything_again_after_what_looked_at_the_last_run(tmp_path: Path) -> None:
+    restarted(tmp_path)
+    with probe.connect(str(tmp_path)) as recording:
+        recording.query(f"CREATE VIEW v AS FROM {STEPS}")
+        recording.why()
+        assert len(recording.query("FROM v")) == 500
+
+
 def test_plain_readers_see_the_same_rows(tmp_path: Path) -> None:
     for rank in (0, 1):
         plant(tmp_path, STEPS, [{"step": 4, "duration": 0.25}], rank)
