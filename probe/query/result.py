@@ -206,7 +206,7 @@ def notes_of(
     scanned: the tables that the query read; endpoint: of the job, for the commands in the notes; timeline: what is
     known of a rank's steps.
     """
-    tables = [table for table in scanned if table.derive is not None]
+    tables = [table for table in scanned if table.derive is not None or table.streams]
     silent = [Note(SILENT, str(coverage), coverage.silent)] if coverage.silent else []
     return (
         *silent,

@@ -404,6 +404,13 @@ def test_a_job_without_a_process_group_lacks_no_collectives(agent: Make, connect
     assert notes(connection, "SELECT * FROM python.nccl_trace") == [f"rank 0: collectives is {wire.NO_GROUP}"]
 
 
+def test_an_empty_table_of_the_whole_job_is_explained_too(agent: Make, connected: Connect) -> None:
+    sql = "SELECT * FROM probe.collectives"
+    assert notes(connected(agent(taps={"collectives": "off"})), sql) == ["rank 0: collectives is off"]
+    assert notes(connected(agent(step_ends="")), sql)[0].startswith("rank 0: no whole step since the attach yet")
+    assert notes(connected(agent(step_ends="")), "SELECT * FROM probe.agents") == []
+
+
 def test_detach_says_what_stays(agent: Make, connected: Connect) -> None:
     assert connected(agent(3)).detach() == ["rank 3: a callback"]
 
