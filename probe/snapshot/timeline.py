@@ -123,6 +123,8 @@ class Timeline:
 
     def counted(self, times_ns: Ints) -> Ints:
         """The step of each moment by the boundaries alone: inside an optimizer's step, it may be the next one."""
+        if not len(self._counts):
+            return np.full(len(times_ns), self.base, np.int64)
         counts = np.append(self._counts, self._counts[-1] + 1)
         return self.base + counts[np.searchsorted(self._ends, times_ns, side="right")]
 

@@ -27,7 +27,7 @@ from probe.record.sources import Windowed
 from probe.record.stored import NO_RANK, Names
 from probe.snapshot.snapshot import Snapshot
 from probe.snapshot.source import Rank, SilentRank
-from probe.streams import CALLS, OPERATORS, SPANS, STEPS, STREAMS
+from probe.streams import CALLS, DEVICE, FORWARD, OPERATORS, SPANS, STEPS, STREAMS
 from probe.tables import TABLES
 from probe.tables.declaration import DONE, STEP, Table
 
@@ -229,6 +229,17 @@ def test_a_call_that_began_before_the_window_of_steps_has_its_own_step_or_none(t
     files = Archive(tmp_path).files("python.call_trace")[0]
     steps = [step for each in files for step in pq.ParquetFile(each.path).read(["step"])["step"].to_pylist()]
     assert steps == [None, 500] * 2
+
+
+def test_a_rank_with_timed_calls_that_has_ended_no_step_yet_holds_nothing_up(tmp_path: Path) -> None:
+    source = History([100] * 100, [200] * 100).source(BEGAN + 9000 * MS)
+    recorder = Flushes(tmp_path / "job=x", Names(), lambda *_: None)
+    (other,) = (rank for rank in source.tables if rank.rank == 1)
+    other.facts = other.facts._replace(anchor=None)
+    rows: dict[str, Any] = source.tables[other]  # type: ignore[assignment]
+    rows[STEPS], rows[DEVICE] = [], [[BEGAN, BEGAN + MS, BEGAN, 7, 0, -1, -1, -1, -1, FORWARD, 1]]
+    recorder.flush(Snapshot([Windowed(source, recorder.begin)]), (), stops=False)
+    assert Archive(tmp_path).files("python.step_trace")[0]
 
 
 def sampled(folder: Path) -> list[int]:
