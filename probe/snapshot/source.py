@@ -114,10 +114,18 @@ class Rank:
         return self._rows[stream] if stream in self._rows else self._oldest[stream]
 
     def recorded(self, stream: str) -> int:
-        """How many rows the stream had at the moment of the snapshot, those that were overwritten included."""
+        """How many rows the stream had at the moment of the snapshot, those that were overwritten included.
+
+        Raises RankLeft, as rows().
+        """
         if stream in self.last_seq:
             return int(self.last_seq[stream])
-        rows = self.rows(stream)
+        if not self.has_rows(stream) and not self.left:  # of this rank alone: others may know without reading
+            for rank, table in self.source.rows(stream, {self: None}).items():
+                rank.put(stream, table)
+        if self.left:
+            raise RankLeft
+        rows = self._rows[stream]
         return int(rows["seq"][-1]) if len(rows) else 0
 
     def put(self, stream: str, table: Ints, oldest: bool = False) -> None:

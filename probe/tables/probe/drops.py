@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import pyarrow as pa
@@ -16,7 +17,10 @@ from ..declaration import IDENTITY, MOMENT, Table, identity
 
 def derive(job: Snapshot) -> Columns:
     """Every stream of every rank; what was recorded follows from the number of the last row."""
-    rows = [_of_stream(rank, stream) for rank in list(job.ranks) for stream in sorted(rank.facts.streams)]
+    rows = list[dict[str, Any]]()
+    for rank in [*job.ranks]:
+        with suppress(RankLeft):  # it ends just now
+            rows += [_of_stream(rank, stream) for stream in sorted(rank.facts.streams)]
     return {**columns_of(TABLE.columns, rows), "oldest_time": lambda: _oldest_times(job, rows)}
 
 

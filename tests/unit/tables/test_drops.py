@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
 from fake_agent import FakeAgent
+from listed_source import ListedSource
 
 from probe.agent.storage.rows import Stream
+from probe.arrays.integers import Ints
 from probe.connection import Connection
+from probe.errors import SilentError
 from probe.host import agent_memory
+from probe.host.facts import Facts, StreamLayout
 from probe.query.database import Database
+from probe.snapshot.log import Log
 from probe.snapshot.memory_source import MemorySource
 from probe.snapshot.snapshot import Snapshot
+from probe.snapshot.source import Rank
 from probe.streams import ON_DEMAND, PROFILE_NODES, SPANS, STREAMS
 from probe.tables import TABLES
+from probe.tables.probe.drops import TABLE
 
 Make = Callable[..., FakeAgent]
 Connect = Callable[..., Connection]
@@ -86,3 +93,25 @@ def test_drops_of_a_silent_process_are_shown_too(agent: Make) -> None:
     (row,) = query.run("SELECT dropped, oldest_time FROM probe.drops WHERE stream = 'spans'", job).to_pylist()
     query.close()
     assert row["dropped"] == 7 and row["oldest_time"] is not None
+
+
+class Gone(ListedSource):
+    """Its rank ends just when it is read."""
+
+    def rows(self, stream: str, since_ns: Mapping[Rank, int | None]) -> dict[Rank, Ints]:
+        for rank in since_ns:
+            rank.leave(SilentError("It ended."))
+        return {}
+
+
+@pytest.mark.parametrize(("kind", "expected"), [(ListedSource, [3, 1]), (Gone, [3])])
+def test_a_rank_that_is_read_from_memory_has_nothing_of_others_read(
+    kind: type[ListedSource], expected: list[int]
+) -> None:
+    streams = {SPANS: StreamLayout(STREAMS[SPANS], 1)}
+    answers, silent = (
+        Rank(pid, Facts(rank=pid, streams=streams), seq, Log()) for pid, seq in enumerate(({SPANS: 3}, {}))
+    )
+    told, read = ListedSource({answers: {}}), kind({silent: {SPANS: [[0, 5, 1, 7, 1, 1]]}})
+    found = TABLE.derive_job(Snapshot([told, read]))  # type: ignore[misc]
+    assert found["rows"].to_pylist() == expected and told.asked == []
