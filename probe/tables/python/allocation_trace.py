@@ -12,11 +12,14 @@ from ...arrays.arrow import columns_of
 from ...schema import COMMON, Column, Columns
 from ...snapshot.snapshot import Snapshot
 from ...snapshot.source import Rank
+from ...streams import SPANS, STEPS
 from ..declaration import MOMENT, Table, identity
 
 
 def derive(job: Snapshot) -> Columns:
-    rows = [row for rank, past in job.ask(wire.HISTORY).items() for row in _of_rank(rank, past)]
+    answers = job.ask(wire.HISTORY)
+    here = job.ranks_with(STEPS, SPANS) if answers else []  # for steps and evals: a rank may end meanwhile
+    rows = [row for rank in here if rank in answers for row in _of_rank(rank, answers[rank])]
     return columns_of(TABLE.columns, rows)
 
 
