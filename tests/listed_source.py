@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from probe.arrays.integers import Ints
+from probe.errors import SilentError
 from probe.snapshot.snapshot import Snapshot
 from probe.snapshot.source import Rank, Source
 
@@ -35,6 +36,20 @@ class ListedSource(Source):
     def ask(self, kind: str, ranks: Sequence[Rank]) -> Mapping[Rank, Any]:
         self.asked.append(kind)
         return self.answers.get(kind, {})
+
+
+class EndingSource(ListedSource):
+    """Rank 1 ends once rows of this stream are asked for (None: of any)."""
+
+    def __init__(self, *listed: Any, stream: str | None = None) -> None:
+        super().__init__(*listed)
+        self._stream = stream
+
+    def rows(self, stream: str, since_ns: Mapping[Rank, int | None]) -> dict[Rank, Ints]:
+        for rank in since_ns:
+            if rank.rank == 1 and self._stream in (None, stream):
+                rank.leave(SilentError("It ended."))
+        return {rank: rows for rank, rows in super().rows(stream, since_ns).items() if not rank.left}
 
 
 def listed(tables: Mapping[Rank, Mapping[str, Any]], open_steps: bool = False) -> Snapshot:

@@ -5,7 +5,8 @@ Made by probe.query.database.  Invariant: whatever a program may want to know is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
@@ -15,7 +16,7 @@ from ..protocol import NO_GROUP
 from ..snapshot.align import COUNTED, GROUP_SEQ
 from ..snapshot.call_steps import CALL
 from ..snapshot.snapshot import Snapshot
-from ..snapshot.source import Rank
+from ..snapshot.source import Rank, RankLeft
 from ..snapshot.steps_known import StepsKnown
 from ..streams import MARKS, SAMPLES
 from ..tables.declaration import Table
@@ -208,13 +209,26 @@ def notes_of(
     """
     tables = [table for table in scanned if table.derive is not None or table.streams]
     silent = [Note(SILENT, str(coverage), coverage.silent)] if coverage.silent else []
+    known = _known(snapshot, tables, timeline)
     return (
         *silent,
         *_taps_off(snapshot, tables),
-        *_without_steps(snapshot, tables, timeline),
-        *_unmatched(snapshot, tables, timeline),
-        *_unsampled(snapshot, tables, endpoint, timeline),
+        *_without_steps(snapshot, tables, known),
+        *_unmatched(tables, known),
+        *_unsampled(tables, endpoint, known),
     )
+
+
+def _known(
+    snapshot: Snapshot, tables: Sequence[Table], timeline: Callable[[Rank], StepsKnown]
+) -> dict[Rank, StepsKnown]:
+    """What is known of the ranks' steps, but of calls only where they matter.  A rank that ends now is not in it."""
+    known, have_steps = {}, any(table.streams != (SAMPLES,) for table in tables)
+    for rank in [*snapshot.ranks] if tables else ():
+        with suppress(RankLeft, SilentError):
+            if have_steps or rank.facts.step_ends != CALL:
+                known[rank] = timeline(rank)
+    return known
 
 
 def _taps_off(snapshot: Snapshot, tables: Iterable[Table]) -> list[Note]:
@@ -232,22 +246,22 @@ def _taps_off(snapshot: Snapshot, tables: Iterable[Table]) -> list[Note]:
     ]
 
 
-def _without_steps(snapshot: Snapshot, tables: Iterable[Table], timeline: Callable[[Rank], StepsKnown]) -> list[Note]:
+def _without_steps(snapshot: Snapshot, tables: Iterable[Table], known: Mapping[Rank, StepsKnown]) -> list[Note]:
     if snapshot.open_steps or all(table.streams == (SAMPLES,) for table in tables):
         return []
-    unknown = {rank for rank in snapshot.ranks if rank.facts.torch and rank.facts.step_ends != CALL}
-    stepping = [rank for rank in snapshot.ranks if timeline(rank).steps or rank in unknown]
-    late = tuple(rank.rank for rank in stepping if timeline(rank).completed is None)
+    unknown = {rank for rank in known if rank.facts.torch and rank.facts.step_ends != CALL}
+    stepping = [rank for rank, steps in known.items() if steps.steps or rank in unknown]
+    late = tuple(rank.rank for rank in stepping if known[rank].completed is None)
     text = f"rank {some(late)}: no whole step since the attach yet (--open shows the one in progress)"
     return [Note(NO_STEPS, text, late)] if late else []
 
 
-def _unmatched(snapshot: Snapshot, tables: Iterable[Table], timeline: Callable[[Rank], StepsKnown]) -> list[Note]:
+def _unmatched(tables: Iterable[Table], known: Mapping[Rank, StepsKnown]) -> list[Note]:
     """Ranks that nothing relates to the others, such as those of a job without a process group.  Where no rank knows
     the job's own number, that of the rank attached first stands for it."""
     if not any(column.name == "step" for table in tables for column in table.columns):
         return []
-    stepping = [rank for rank in snapshot.ranks if rank.facts.step_ends != CALL and timeline(rank).steps]
+    stepping = [rank for rank, steps in known.items() if rank.facts.step_ends != CALL and steps.steps]
     if all(rank.facts.step_source in (COUNTED, GROUP_SEQ) for rank in stepping):
         stepping = sorted(stepping, key=lambda rank: rank.facts.attached_wall_ns)[1:]
     ranks = tuple(sorted(rank.rank for rank in stepping if rank.facts.step_source == COUNTED))
@@ -263,22 +277,21 @@ def _odd(known: StepsKnown) -> str:
     return f", and took {abs(sampled / every - 1):.0%} {'more' if sampled > every else 'less'} time than the average"
 
 
-def _unsampled(
-    snapshot: Snapshot, tables: Iterable[Table], endpoint: str, timeline: Callable[[Rank], StepsKnown]
-) -> list[Note]:
+def _unsampled(tables: Iterable[Table], endpoint: str, known: Mapping[Rank, StepsKnown]) -> list[Note]:
     """One short line.  Names the rank that lacks most steps, and the one that lacks least if the two differ."""
     if not any(MARKS in table.streams for table in tables):
         return []
-    missing = {rank: timeline(rank).unsampled[0] for rank in snapshot.ranks}
+    missing = {rank: steps.unsampled[0] for rank, steps in known.items()}
     most = max(missing, key=missing.__getitem__, default=None)
     if most is None or not missing[most]:
         return []
-    steps = timeline(most).unsampled[1]
+    steps = known[most].unsampled[1]
     text = f"{steps - missing[most]} of {steps} steps were sampled"
     least = min(missing, key=missing.__getitem__)
     if missing[least] != missing[most]:
-        text += f" on rank {most.rank}, {timeline(least).unsampled[1] - missing[least]} on rank {least.rank}"
-    text += _odd(timeline(most))
+        text += f" on rank {most.rank}, {known[least].unsampled[1] - missing[least]} on rank {least.rank}"
+    with suppress(RankLeft, SilentError):  # it may have to fetch evals
+        text += _odd(known[most])
     settings = most.facts.sampling
     if settings is not None and settings.sample != 1:
         text += f"; for all: probe {endpoint} set sample=1"

@@ -5,22 +5,18 @@ from __future__ import annotations
 import base64
 import json
 import zlib
-from collections.abc import Mapping
 from copy import deepcopy
 from typing import Any
 
 import pytest
 from history import rank_at
-from listed_source import ListedSource
+from listed_source import EndingSource
 
 import probe
 from probe import protocol as wire
 from probe.agent.capture.allocator_history import packed
-from probe.arrays.integers import Ints
-from probe.errors import SilentError
 from probe.memory.allocations import allocations, snapshot_of
 from probe.snapshot.snapshot import Snapshot
-from probe.snapshot.source import Rank
 from probe.tables.python.allocation_trace import TABLE
 
 INNER = {"name": "forward", "filename": "/x/site-packages/torch/nn/linear.py", "line": 9}
@@ -91,19 +87,9 @@ def test_what_an_agent_packed_wrongly_is_refused(lines: Any) -> None:
             snapshot_of(bad.decode())
 
 
-class Ending(ListedSource):
-    """The second rank ends once the agents have told their histories."""
-
-    def rows(self, stream: str, since_ns: Mapping[Rank, int | None]) -> dict[Rank, Ints]:
-        for rank in since_ns:
-            if rank.rank == 1:
-                rank.leave(SilentError("It ended."))
-        return {rank: rows for rank, rows in super().rows(stream, since_ns).items() if not rank.left}
-
-
 def test_a_rank_that_ends_meanwhile_is_not_in_the_table() -> None:
     ranks = [rank_at(number, 10**9) for number in (0, 1)]
     past = {"packed": text_of(SNAPSHOT), "wall_offset_ns": 0}
-    source = Ending({rank: {} for rank in ranks}, {wire.HISTORY: dict.fromkeys(ranks, past)})
+    source = EndingSource({rank: {} for rank in ranks}, {wire.HISTORY: dict.fromkeys(ranks, past)})
     found = TABLE.derive_job(Snapshot([source]))  # type: ignore[misc]
     assert found["rank"].to_pylist() == [0] * 5

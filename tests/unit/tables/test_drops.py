@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from fake_agent import FakeAgent
-from listed_source import ListedSource
+from listed_source import EndingSource, ListedSource
 
 from probe.agent.storage.rows import Stream
-from probe.arrays.integers import Ints
 from probe.connection import Connection
-from probe.errors import SilentError
 from probe.host import agent_memory
 from probe.host.facts import Facts, StreamLayout
 from probe.query.database import Database
@@ -95,16 +93,7 @@ def test_drops_of_a_silent_process_are_shown_too(agent: Make) -> None:
     assert row["dropped"] == 7 and row["oldest_time"] is not None
 
 
-class Gone(ListedSource):
-    """Its rank ends just when it is read."""
-
-    def rows(self, stream: str, since_ns: Mapping[Rank, int | None]) -> dict[Rank, Ints]:
-        for rank in since_ns:
-            rank.leave(SilentError("It ended."))
-        return {}
-
-
-@pytest.mark.parametrize(("kind", "expected"), [(ListedSource, [3, 1]), (Gone, [3])])
+@pytest.mark.parametrize(("kind", "expected"), [(ListedSource, [3, 1]), (EndingSource, [3])])
 def test_a_rank_that_is_read_from_memory_has_nothing_of_others_read(
     kind: type[ListedSource], expected: list[int]
 ) -> None:
