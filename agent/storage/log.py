@@ -29,7 +29,8 @@ class Log:
         self.buffer = shared_memory("probe-log", usual_or_reserved(LOG_BYTES))
         self._end_of_modules = len(self.buffer) - len(self.buffer) // _ROOM_SHARE
         self.committed = _COMMITTED.size
-        self.dropped = 0
+        self.dropped = 0  # for want of room
+        self.missed = 0  # more strings than are kept, or more records than may wait
         self._ids = count(1)
         self._strings: dict[str, int] = {}
         self._waiting: deque[tuple[int, int, Any]] = deque(maxlen=_MAX_WAITING)
@@ -38,8 +39,9 @@ class Log:
     @property
     def trouble(self) -> str:
         """What was dropped, in words; "" for nothing.  Any thread."""
-        missing = f"{self.dropped:,} records, such as names of new modules, are missing"
-        return f"the log is full: {missing}" if self.dropped else ""
+        why = "the log is full" if self.dropped else "more came than the log takes"
+        missing = self.dropped + self.missed
+        return f"{why}: {missing:,} records, such as names of new modules, are missing" if missing else ""
 
     def next_id(self) -> int:
         """A number unique in this process.  Any thread."""
@@ -47,13 +49,17 @@ class Log:
 
     def put(self, kind: int, id: int, payload: Any) -> None:
         """Record what `id` means: text for LOG_STRING, else a value for json.  Any thread, about 100 ns."""
+        if len(self._waiting) >= _MAX_WAITING:
+            self.missed += 1
+            return
         self._waiting.append((kind, id, payload))
 
     def string(self, text: str) -> int:
-        """The id of this text, 0 if there are too many strings.  Any thread."""
+        """The id of this text, 0 if there are too many strings, or none more can wait.  Any thread."""
         known = self._strings.get(text)
         if known is None:
-            if len(self._strings) >= _MAX_STRINGS:
+            if len(self._strings) >= _MAX_STRINGS or len(self._waiting) >= _MAX_WAITING:
+                self.missed += 1
                 return 0
             known = self._strings[text] = next(self._ids)
             self.put(LOG_STRING, known, text)

@@ -65,7 +65,7 @@ TABLE = Table(
     columns=(
         *(replace(column, null=_SILENT) if column.name == "host" else column for column in IDENTITY),
         Column("state", "VARCHAR", "", "answers or silent.", "answer of the agent"),
-        Column("why", "VARCHAR", "", "Why the rank is silent, or the agent's own last fault, or that its log is full.",
+        Column("why", "VARCHAR", "", "Why the rank is silent, or the agent's own last fault, or what its log lacks.",
                "agent", "Nothing is wrong."),
         Column("name", "VARCHAR", "", "Name of the job, an endpoint for commands.", "attach --name", "It has none."),
         Column("attached_at", "TIMESTAMP", "", "When the agent was attached, UTC.", "facts of the agent", _SILENT),

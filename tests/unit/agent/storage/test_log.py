@@ -77,5 +77,19 @@ def test_a_log_with_room_says_nothing(log: Log) -> None:
 
 
 def test_the_number_of_distinct_strings_is_bounded(log: Log) -> None:
-    ids = [log.string(str(i)) for i in range(100_010)]
+    ids = []
+    for i in range(100_010):
+        ids.append(log.string(str(i)))
+        if i % 10_000 == 0:
+            log.write()
     assert ids[-1] == 0 and len({*ids} - {0}) == 100_000
+    assert log.trouble == "more came than the log takes: 10 records, such as names of new modules, are missing"
+
+
+def test_what_comes_while_too_much_waits_is_counted_and_a_string_is_taken_later(log: Log) -> None:
+    for serial in range(1 << 16):
+        log.put(LOG_MODULE, serial, {})
+    log.put(LOG_MODULE, 1 << 16, {})
+    assert log.string("linear") == 0 and log.trouble.startswith("more came than the log takes: 2 records")
+    assert len(records(log)) == 1 << 16
+    assert log.string("linear") and records(log)[-1][2] == b"linear"
