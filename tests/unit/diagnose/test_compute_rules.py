@@ -185,6 +185,12 @@ def test_passes_of_several_models_before_one_update_of_all_are_no_micro_batches(
     assert not found(MICRO_BATCHES, planted)
 
 
+def test_passes_of_several_losses_of_one_call_are_no_micro_batches() -> None:
+    planted = job(*LAYERS, passes=8)
+    planted.database.execute("DELETE FROM python.torch_trace WHERE stage = 'forward' AND depth = 0 AND micro_step > 0")
+    assert not found(MICRO_BATCHES, planted)
+
+
 def test_accumulation_with_two_optimizers_is_of_all_its_micro_batches() -> None:
     planted = job(*LAYERS, passes=8)
     planted.plant("python.torch_trace", [

@@ -12,9 +12,12 @@ from ...watched import Watched
 
 LEAST = 0.03  # of the step
 _MANY = 4  # passes whose gradients add up; two or three are as often those of several losses
+# Several losses of one model go through it once: there are no more micro-batches than calls of models.
 _SQL = (
-    f"WITH passes AS ({PASSES}), steps AS (SELECT COUNT(*) / {USES} AS passes FROM passes GROUP BY rank, step) "
-    "SELECT MEDIAN(passes) AS passes FROM steps"
+    f"WITH passes AS ({PASSES}), steps AS (SELECT rank, step, COUNT(*) / {USES} AS passes FROM passes GROUP BY ALL), "
+    "calls AS (SELECT rank, step, COUNT(*) AS calls FROM python.torch_trace WHERE {window} AND NOT in_eval AND stage = "
+    "'forward' AND depth = 0 AND grad AND NOT recompute GROUP BY ALL) "
+    "SELECT MEDIAN(LEAST(passes, calls)) AS passes FROM steps JOIN calls USING (rank, step)"
 )
 
 
