@@ -19,6 +19,7 @@ from typing import Any
 from ... import protocol as wire
 from ...streams import KERNELS, OPERATORS, SAMPLED
 from ..boundary.boundary import Boundary
+from ..fault import in_words
 from ..job_signals import raised_by_handler
 from ..noop import noop
 from ..serve.deposits import Deposits
@@ -33,9 +34,8 @@ from .profiler import Profiler, cpu_model, graph_is_captured, job_profiles, why_
 
 _RETENTION_BYTES = {OPERATORS: 36 << 20, KERNELS: 16 << 20}
 _MOST_STEPS, _ID_CHARACTERS = 100, 64
-_MOST_NS = 60_000_000_000
+_MOST_NS, _LOOK_S = 60_000_000_000, 0.1
 _MOST_BYTES = 128 << 20  # by which the process may grow meanwhile; what stop() makes of it is four times as much
-_LOOK_S = 0.1
 _ENDS_S, _EXPORT_S = 4.0, 10.0  # so long a detach waits for the boundary that ends it, and for its trace
 _NO_STEP = "torch's profiler, which a capture began, because the training thread comes to no step that ends it"
 _STILL_ON = "a capture ends only with the step that is under way. Detach again after that."
@@ -150,7 +150,7 @@ class Captures:
         try:
             capture.profiler.stop()
         except BaseException as error:
-            capture.fault = f"torch's profiler did not end: {error!r}"
+            capture.fault = f"torch's profiler did not end: {in_words(error)}"
             if raised_by_handler(error):
                 raise
 
@@ -173,7 +173,7 @@ class Captures:
                 "cpu": cpu_model(),
             }
         except Exception as error:
-            capture.fault = f"torch wrote no trace: {error!r}"
+            capture.fault = f"torch wrote no trace: {in_words(error)}"
         capture.is_over = True
         if self._is_closed:
             capture.free()

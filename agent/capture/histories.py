@@ -17,6 +17,7 @@ from typing import Any
 
 from ... import protocol as wire
 from ..boundary.boundary import Boundary, Ticket
+from ..fault import in_words
 from ..serve.server import Key, Refused, Server
 from ..steps.step_count import Steps
 from .allocator_history import AllocatorHistory, packed, why_none
@@ -109,7 +110,7 @@ class Histories:
         try:
             history.recording.start()
         except Exception as error:
-            self._drop(history, f"torch did not begin: {error!r}")
+            self._drop(history, f"torch did not begin: {in_words(error)}")
             raise
         history.start_ns, history.count = perf_counter_ns(), self._steps.count
         if not history.is_open:  # ended by another thread meanwhile
@@ -152,7 +153,7 @@ class Histories:
             if not self._is_closed:
                 self._packed = {"packed": text, "wall_offset_ns": wall_offset_ns}
         except Exception as error:
-            history.fault = f"torch's snapshot could not be packed: {error!r}"
+            history.fault = f"torch's snapshot could not be packed: {in_words(error)}"
         history.is_over = True
         self._server.tick_soon()
 

@@ -19,6 +19,7 @@ from typing import Any
 
 from ...protocol import DONE
 from ...streams import EVAL, FAILED, LOG_EVAL, LOG_EVAL_DONE
+from ..fault import in_words
 from ..inspect.call_around import call_around
 from ..inspect.frames import frames_of_others
 from ..job_signals import raised_by_handler
@@ -110,7 +111,7 @@ class Evaluation:
         except Exception as error:  # a bug of ours must not reach the job's loop, which is next on the stack
             if raised_by_handler(error):
                 raise
-            done = _done(error=f"the agent failed: {error!r}")
+            done = _done(error=f"the agent failed: {in_words(error)}")
         finally:
             try:
                 end = perf_counter_ns()

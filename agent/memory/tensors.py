@@ -13,6 +13,7 @@ from typing import Any
 
 from ... import protocol as wire
 from ..boundary.boundary import Boundary, Ticket
+from ..fault import in_words
 from ..serve.server import Key, Refused, Server
 from ..steps.step_count import Steps
 from ..torch_state import torch_is_imported
@@ -102,7 +103,7 @@ class Tensors:
             elif frame is not None:
                 self._ticket = self._boundary.request(self._look_at)
         except Exception as error:
-            self._failed = f"the look failed: {error!r}"
+            self._failed = f"the look failed: {in_words(error)}"
             raise  # the boundary tells what a signal handler of the job raised from what is ours
         finally:
             self._server.tick_soon()

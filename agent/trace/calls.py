@@ -14,6 +14,7 @@ from time import perf_counter_ns
 from types import CodeType, FrameType
 from typing import Any
 
+from ..fault import in_words
 from ..job_signals import raised_by_handler
 from ..noop import noop
 from ..storage.rows import Stream
@@ -132,4 +133,4 @@ class Calls:
     def _fault(self, error: Exception) -> None:
         if raised_by_handler(error):
             raise error
-        self.end(f"the trace had a fault: {error!r}")
+        self.end(f"the trace had a fault: {in_words(error)}")

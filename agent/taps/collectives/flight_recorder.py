@@ -11,6 +11,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+from ...fault import in_words
 from ..device_policy import why_off
 
 _DUMPS = ("_dump_fr_trace_json", "_dump_nccl_trace_json")  # gloo's recorder; NCCL's own, in builds that have it
@@ -29,7 +30,7 @@ def dumps() -> tuple[list[str], str]:
             text = dump()
             texts.append(text if isinstance(text, str) else text.decode())
         except Exception as error:  # whatever one recorder raises, the other one and all other evidence stay useful
-            why_not = repr(error)
+            why_not = in_words(error)
     return texts, "" if texts else why_not
 
 
