@@ -9,6 +9,7 @@ event, or the device has not reached an event, the time is unknown.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Set
 from time import perf_counter_ns, sleep
 from typing import Any
 
@@ -57,11 +58,13 @@ class Anchor:
 class DeviceClock:
     """begin(), end() and mark() run on the thread that issues to the device; resolve() runs on the agent's.
 
-    fresh: events not yet used by any device; an event belongs to the device that first records it.
+    fresh: events not yet used by any device; an event belongs to the device that first records it.  devices: those that
+    share them; where there are several, each holds `most` at most.
     """
 
-    def __init__(self, cuda: Cuda, index: int, fresh: deque[Any], rows: Stream) -> None:
+    def __init__(self, cuda: Cuda, index: int, fresh: deque[Any], rows: Stream, devices: Set[int], most: int) -> None:
         self._cuda, self.index, self._fresh, self._rows = cuda, index, fresh, rows
+        self._devices, self._most = devices, most
         self._spare: deque[Any] = deque()
         self._waiting: deque[tuple[Anchor, Any, Any, tuple[int, ...]]] = deque()
         self._anchor: Anchor | None = None
@@ -105,13 +108,16 @@ class DeviceClock:
         self._waiting.append((anchor, event, event, (host_ns, thread, self.index, *_NO_NUMBERS, MARK)))
 
     def take(self) -> Any:
-        """An event that is not in use; None if the stock is empty."""
-        for events in (self._spare, self._fresh):
-            try:
-                return events.pop()
-            except IndexError:
-                continue
-        return None
+        """An event that is not in use; None if the stock is empty, or what is left of it is for other devices."""
+        try:
+            return self._spare.pop()
+        except IndexError:
+            if len(self._devices) > 1 and self.events >= self._most:
+                return None
+        try:
+            return self._fresh.pop()
+        except IndexError:
+            return None
 
     def _anchor_now(self, stream: Any) -> Anchor:
         now, anchor = perf_counter_ns(), self._anchor

@@ -21,7 +21,7 @@ from ..modules.autograd_nodes import tensors_in
 from ..tap import ReportFault
 from .clock import Begun, DeviceClock
 
-EVENTS = 8192  # on all devices together: enough for some ten steps of a model with 150 modules
+EVENTS = 8192  # of each device: enough for some ten steps of a model with 150 modules
 _AT_ONCE = 512  # events created without a pause
 _MAX_SEARCHED = 256  # modules searched for a tensor
 _SEVERAL = -1
@@ -48,6 +48,7 @@ class DeviceClocks:
         self._cuda, self._rows, self._modules, self.report_fault = cuda, rows, modules, report_fault
         self._ident = get_ident
         self._fresh: deque[Any] = deque()
+        self._devices: set[int] = set()  # that have one of these clocks
         self.of_index: dict[int, DeviceClock] = {}  # by device index
         self._by_serial: dict[int, DeviceClock | None] = {}  # None: the module cannot be timed
         modules.dicts_by_serial.append(self._by_serial)
@@ -127,7 +128,8 @@ class DeviceClocks:
 
     def _clock(self, index: int) -> DeviceClock:
         if index not in self.of_index:
-            self.of_index[index] = DeviceClock(self._cuda, index, self._fresh, self._rows)
+            self._devices.add(index)
+            self.of_index[index] = DeviceClock(self._cuda, index, self._fresh, self._rows, self._devices, EVENTS)
         return self.of_index[index]
 
     def _device_of_optimizer(self, optimizer: Any) -> int | None:
@@ -152,9 +154,9 @@ class DeviceClocks:
         self._fill()
 
     def _fill(self) -> None:
-        """Fill the stock up to EVENTS; events that failed calls lost are replaced."""
+        """Fill the stock up to EVENTS of each device; events that failed calls lost are replaced."""
         in_clocks = sum(clock.events for clock in list(self.of_index.values()))
-        for made in range(EVENTS - in_clocks - len(self._fresh)):
+        for made in range(EVENTS * max(1, len(self._devices)) - in_clocks - len(self._fresh)):
             self._fresh.append(self._cuda.event())
             if made % _AT_ONCE == _AT_ONCE - 1:
                 sleep(0.0005)  # creating that many holds the GIL for some 0.5 ms

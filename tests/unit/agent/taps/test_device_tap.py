@@ -242,6 +242,24 @@ def test_a_row_has_no_device_time_when_the_stock_of_events_is_empty(
         assert taps.rows(DEVICE)[-1]["host_ns"] > max(row["start_ns"] for row in rows if row["stage"] == "backward")
 
 
+def test_a_device_that_used_the_stock_first_leaves_the_others_their_share(
+    played: PlayedCuda, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(clocks, "EVENTS", 24)
+    with tapped() as taps:
+        first, second = model_on(played), to_cuda(Kernels(played, 7, 8), index=1)
+        for _ in range(3):
+            first(torch.ones(1)).sum().backward()
+        known(played, taps)
+        for _ in range(3):
+            for model in (second, first, first, first):
+                model(torch.ones(1)).sum().backward()
+            rows = known(played, taps)
+        assert {row["device"] for row in rows} >= {"cuda:0", "cuda:1"} and played.times_made < 60
+        times = [row["duration"] for row in rows if row["device"] == "cuda:1" and row["stage"] == "forward"]
+        assert times[-1] == pytest.approx(0.007)
+
+
 def test_a_stuck_device_holds_no_more_than_the_stock_of_events(
     played: PlayedCuda, monkeypatch: pytest.MonkeyPatch
 ) -> None:
