@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import click
@@ -18,6 +19,7 @@ from .session import say
 
 Function = Callable[..., Any]
 _LAST_ROWS_S = 30.0  # a recorder writes them in one or two, once it has seen that the job is over
+_LONG_S = 1.0  # of a start that fails: after a longer one the next waits as long again, and ranks do not
 
 
 @dataclass(frozen=True)
@@ -79,8 +81,10 @@ def telling(
     if recorded is None:
         return tell
     living = dict[int, int]()  # rank -> pid
+    due = 0.0  # when a recorder may be started
 
     def told(attached: Any) -> None:
+        nonlocal due
         from probe.host.processes import has_ended
 
         tell(attached)
@@ -89,7 +93,9 @@ def telling(
             say(f"Not recorded: {who(rank, pid)}, which is of another job than pid {other}.")
             return
         living[rank] = pid
-        if not recorded.jobs:
+        if not recorded.jobs and (begun := monotonic()) >= due:
             recorded.start_if_possible(",".join(map(str, pids)), follow=pids)
+            took_s = monotonic() - begun
+            due = begun + 2 * took_s if took_s > _LONG_S else 0.0
 
     return told

@@ -59,6 +59,28 @@ def test_a_recorder_that_did_not_start_is_tried_again_with_the_next_rank(recorde
     assert recorders.started == [(BOTH, [FIRST, SECOND])]
 
 
+def test_a_recorder_that_takes_a_minute_not_to_start_holds_up_one_rank_and_is_tried_again_a_minute_later(
+    recorders: Recorders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [1000.0]
+    monkeypatch.setattr("probe.cli.recording.monotonic", lambda: now[0])
+
+    def start(*order: Any) -> str:
+        if not recorders.started:
+            now[0] += 60
+        return recorders.start(*order)
+
+    monkeypatch.setattr("probe.record.detached.start", start)
+    recorders.failures = ["It did not start."]
+    told = telling([FIRST, SECOND], Recorded("runs"), lambda each: None)
+    for rank in range(8):
+        told(attached(FIRST, rank))
+    assert now == [1060] and not recorders.started
+    now[0] += 60
+    told(attached(SECOND, 8))
+    assert len(recorders.started) == 1
+
+
 def test_a_rank_of_another_job_is_not_recorded_and_one_that_was_started_anew_is(
     recorders: Recorders, monkeypatch: pytest.MonkeyPatch, capfd: Captured
 ) -> None:
