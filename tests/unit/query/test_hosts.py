@@ -243,6 +243,12 @@ def test_what_is_wrong_is_said_as_ever(job: Connection) -> None:
         assert parts.value.message == plain.value.message
 
 
+def test_an_average_of_times_has_no_parts_and_is_answered_from_rows(job: Connection) -> None:
+    sql = "SELECT rank, avg(time) FROM python.torch_trace GROUP BY rank"
+    result = query(job, ALWAYS, sql)
+    assert result.cost.fetches and not result.cost.hosts and len(result) == 4
+
+
 def test_servers_that_do_not_know_the_message(job: Connection, monkeypatch: pytest.MonkeyPatch) -> None:
     def take(self: Answers, client: Any, id: bytes, request: dict[str, Any]) -> None:
         raise wire.WireError(f"unknown request {request['kind']!r}")
