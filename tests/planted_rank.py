@@ -1,6 +1,6 @@
 """A process with one simulated rank: real rings, log and socket of the agent, uneven steps, and no job.
 
-    python tests/planted_rank.py FOLDER RANK OF HOST
+    python tests/planted_rank.py FOLDER RANK OF HOST STEP_ENDS
 
 Prints the rank's facts as JSON, then serves until its input ends.  Ranks of one host may be read out of their memory.
 """
@@ -23,10 +23,12 @@ from uneven import MS, STEPS, train
 
 
 @contextmanager
-def planted_ranks(folder: Path, hosts: list[str], of_each: int) -> Iterator[list[list[dict[str, Any]]]]:
+def planted_ranks(
+    folder: Path, hosts: list[str], of_each: int, step_ends: str = ""
+) -> Iterator[list[list[dict[str, Any]]]]:
     """The facts of each host's ranks."""
     ranks = range(len(hosts) * of_each)
-    words = [[str(folder), str(rank), str(len(ranks)), hosts[rank // of_each]] for rank in ranks]
+    words = [[str(folder), str(rank), str(len(ranks)), hosts[rank // of_each], step_ends] for rank in ranks]
     processes = [
         subprocess.Popen([sys.executable, __file__, *each], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         for each in words
@@ -41,8 +43,8 @@ def planted_ranks(folder: Path, hosts: list[str], of_each: int) -> Iterator[list
 
 
 def main() -> None:
-    folder, rank, of, host = sys.argv[1:]
-    agent = FakeAgent(Path(folder), int(rank), int(of), host=host, boot_id=host)
+    folder, rank, of, host, step_ends = sys.argv[1:]
+    agent = FakeAgent(Path(folder), int(rank), int(of), host=host, boot_id=host, step_ends=step_ends)
     train(agent, random.Random(rank), STEPS - 2 * int(rank))
     for second in range(40):
         agent.sample(second * 1000 * MS, (1, second * 100 * MS), (10, second * 70), (11, second * 30))

@@ -19,6 +19,7 @@ from ..client.agent_link import AgentLink
 from ..client.client import Call, Client, Header
 from ..client.endpoints import Address
 from ..client.server_socket import ServerSocket
+from ..snapshot.call_steps import CALL
 from ..snapshot.pinned import pin
 from ..snapshot.scans import AgentRank, FetchAccount, HostFetch, stored_bytes
 from ..snapshot.snapshot import Snapshot
@@ -82,10 +83,13 @@ class Hosts:
         return _over(connection, partial.columns, kinds, merging, parts).to_arrow_table()
 
     def _groups(self, query: Decomposition) -> list[Group]:
-        """The ranks of each server, with a link to the server itself; none unless every rank has one."""
+        """The ranks of each server, with a link to the server itself; none unless every rank has one, and where calls
+        are steps, which each process numbers by itself."""
         found: dict[ServerSocket, list[AgentRank]] = {}
         size = 0
         for rank in self._job.ranks:
+            if rank.facts.step_ends == CALL:
+                return []
             if not isinstance(rank, AgentRank) or not rank.link.is_served or rank.link.route is None:
                 return []
             carrier = rank.link.route.carrier

@@ -48,7 +48,7 @@ Query = Callable[..., Result]
 
 
 @contextmanager
-def two_played_hosts() -> Iterator[tuple[Resolved, Path, list[list[dict[str, Any]]]]]:
+def two_played_hosts(step_ends: str = "") -> Iterator[tuple[Resolved, Path, list[list[dict[str, Any]]]]]:
     """Two hosts with two ranks each, the key of both, and the facts of the ranks."""
     with ExitStack() as stack:
         # Seen through /proc/PID/root, the paths of sockets have to be short.
@@ -56,7 +56,7 @@ def two_played_hosts() -> Iterator[tuple[Resolved, Path, list[list[dict[str, Any
         key = folder / "key"
         keys.create(str(key))
         servers = []
-        for facts in (of_hosts := stack.enter_context(planted_ranks(folder, ["a", "b"], 2))):
+        for facts in (of_hosts := stack.enter_context(planted_ranks(folder, ["a", "b"], 2, step_ends))):
             ranks: list[Any] = [SimpleNamespace(facts=each, path=each["endpoint"][6:]) for each in facts]
             servers.append(Serving(folder, *ranks, key=key))
             stack.callback(servers[-1].close)
@@ -281,6 +281,12 @@ def test_a_host_of_another_version(job: Connection, monkeypatch: pytest.MonkeyPa
 def test_a_reader_of_a_job_has_rows_alone(played: tuple[Resolved, Path], tmp_path: Path) -> None:
     keys.share(str(played[1]), str(tmp_path / "reader"))
     with Connection(played[0], 20.0, str(tmp_path / "reader")) as job:
+        result = query(job, ALWAYS, SUMS)
+    assert result.cost.fetches and not result.cost.hosts
+
+
+def test_where_calls_are_steps_one_process_numbers_them() -> None:
+    with two_played_hosts("call") as (resolved, key, _), Connection(resolved, 20.0, str(key)) as job:
         result = query(job, ALWAYS, SUMS)
     assert result.cost.fetches and not result.cost.hosts
 
