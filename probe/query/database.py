@@ -32,6 +32,7 @@ from .result import Cost, Coverage, Result, notes_of
 from .statement import Statement
 from .subquery_folding import MaxStep, fold
 from .table_scan import TableScan
+from .unlisted import unlisted
 
 
 class _LazyDataset(ds.InMemoryDataset):  # type: ignore[misc]
@@ -138,6 +139,7 @@ class Database:
         coverage = Coverage.of(job, seconds).require(min_ranks, endpoint)
         cost = Cost.of(account, query.seconds, seconds)
         notes = notes_of(job, coverage, query.scanned, endpoint, query.timeline)
+        notes += unlisted(job, query.scanned, endpoint)
         return Result(table, coverage, notes, cost)
 
     def run(self, sql: str, snapshot: Snapshot, pruned: bool = True) -> Any:

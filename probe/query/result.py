@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _LITTLE, _CHANCE = 0.05, 3  # of a mean step; standard errors
 SILENT, TAP_OFF, NO_STEPS, UNSAMPLED = "silent", "tap-off", "no-steps", "unsampled"  # codes of notes
-UNMATCHED, SKIPPED = "unmatched-steps", "skipped-file"
+UNMATCHED, SKIPPED, UNLISTED = "unmatched-steps", "skipped-file", "unlisted"
 _LINE = "{:>4}  {:<12}{:>12}{:>10}{:>9}"
 _MAX_LINES = 40  # the ranks that sent most are shown
 
@@ -37,8 +37,8 @@ class Note:
     """Something to know about a result.  text: a line for a person; ranks: those it is about.
 
     code: silent (ranks did not answer), tap-off (something is not recorded), no-steps (no whole step since the attach
-    yet), unsampled (steps without rows), unmatched-steps (numbers that are only a rank's own) or skipped-file (a
-    file of a recording cannot be read).
+    yet), unsampled (steps without rows), unmatched-steps (numbers that are only a rank's own), unlisted (small tensors
+    are left out) or skipped-file (a file of a recording cannot be read).
 
     Example: `if any(note.code == "tap-off" for note in job.query(sql).notes): ...`
     """

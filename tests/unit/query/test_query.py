@@ -310,6 +310,26 @@ def test_tensors_of_a_server_are_told_of_the_call_that_comes_next(agent: Make, c
     assert looked_at == running == {"step": 5}
 
 
+def test_storages_that_an_agent_does_not_list_are_told(
+    agent: Make, connected: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ranks = [agent(rank, world_size=2) for rank in range(2)]
+    reply = ranks[1].server.reply
+    left = {"left_storages": 1200, "left_bytes": {"cpu": 10**6, "cuda:0": 500_000}}
+
+    def tell(key: Any, kind: str, **said: Any) -> None:
+        reply(key, kind, **(said | left if kind == wire.LISTED else said))
+
+    monkeypatch.setattr(ranks[1].server, "reply", tell)
+    connection = connected(*ranks)
+    (note,) = connection.query("SELECT SUM(bytes) FROM python.tensor_trace").notes
+    assert (note.code, note.ranks) == ("unlisted", (1,))
+    assert note.text == (
+        f"rank 1: without the 1,200 smallest storages, 1.5 MB in all: probe {connection.endpoint} memory"
+    )
+    assert notes(connection, "SELECT rank FROM probe.agents") == []
+
+
 def test_nobody_answers(agent: Make, connected: Connect) -> None:
     one = agent()
     one.deaf.add("hello")
