@@ -9,8 +9,11 @@ from __future__ import annotations
 from ..watched import Watched
 from .live_values import value
 
-STREAM, DEVICE, START = "stream", "device", "start"
+STREAM, DEVICE, FILE, START = "stream", "device", "file", "start"
 _ITEMS, _VALUES = 64, 512  # looked at of each collection, and of all: some milliseconds of the training's time
+# Modules whose objects are open files: `_io` has the base of all that Python reads and writes.
+_FILES = ("_io", "h5py", "lmdb", "sqlite3", "tarfile", "tempfile", "zipfile")
+_CLOSED = ("BytesIO", "Row", "StringIO", "TarInfo", "ZipInfo")  # of these, what only has been read
 # CUDA cannot be used in a child that is forked after its parent has used it, and a child that is not forked gets
 # dataset and collate_fn pickled: either way the worker may raise, and the loader raises that in the training loop.
 _WHY_NOT = f"""
@@ -45,6 +48,11 @@ def _probe_why_not(loader):
             return False
         return any(word in ("cuda", "to", "device") for code in functions(value) for word in words(code))
 
+    def is_open(value):  # a forked worker shares its position with all others, and what it locks
+        kind = type(value)
+        modules = {{str(each.__module__).partition(".")[0] for each in kind.__mro__}}
+        return kind.__name__ not in {_CLOSED} and not modules.isdisjoint({_FILES})
+
     if issubclass(type(loader.dataset), torch.utils.data.IterableDataset):
         return {STREAM!r}
     values = [loader.dataset, loader.collate_fn]
@@ -52,6 +60,8 @@ def _probe_why_not(loader):
         values += itertools.islice(held(each), min({_ITEMS}, {_VALUES} - len(values)))
     if any(map(is_on_device, values)):
         return {DEVICE!r}
+    if any(map(is_open, values)):
+        return {FILE!r}
     context = vars(loader).get("_DataLoader__multiprocessing_context") or multiprocessing
     # Without allow_none, asking would settle the method for the job.
     method = context.get_start_method(allow_none=True) or multiprocessing.get_all_start_methods()[0]
@@ -63,7 +73,8 @@ _probe_why_not(LOADER)
 
 def why_not(watched: Watched, live: str) -> str | None:
     """STREAM: each worker would yield every sample; DEVICE: samples or batches are made on one, which a forked worker
-    cannot use; START: workers are not forked; '' where workers can start, None if it cannot be told.
+    cannot use; FILE: the dataset keeps a file open, which forked workers would share; START: workers are not forked; ''
+    where workers can start, None if it cannot be told.
 
     live: what the loader is in the job.
     """

@@ -98,7 +98,12 @@ def test_a_stream_gets_no_workers_that_would_all_yield_the_whole_of_it() -> None
 
 @pytest.mark.parametrize(
     ("told", "change"),
-    [("'device'", "leave the device alone"), ("'start'", "can be pickled"), (None, "in DataLoader")],
+    [
+        ("'device'", "leave the device alone"),
+        ("'file'", "opens its file in the worker"),
+        ("'start'", "can be pickled"),
+        (None, "in DataLoader"),
+    ],
 )
 def test_workers_that_would_end_the_training_are_no_live_remedy(told: str | None, change: str) -> None:
     def read(expression: str) -> str | None:

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import functools
+import io
 import multiprocessing
+import sqlite3
+import tempfile
+import zipfile
 from collections.abc import Callable
 from typing import Any
 
@@ -40,6 +45,16 @@ class MovesBatches(Moves):
 
     def __getitems__(self, indices: list[int]) -> Any:
         return [torch.tensor(index).cuda() for index in indices]
+
+
+class Reads(Dataset):  # type: ignore[type-arg]
+    """Its samples come from what it keeps."""
+
+    def __init__(self, kept: Any) -> None:
+        self.kept = kept
+
+    def __getitem__(self, index: int) -> Any:
+        return index
 
 
 class Collate:
@@ -103,6 +118,35 @@ def test_in_a_job_without_cuda_nothing_is_moved_to_it() -> None:
 @pytest.mark.parametrize("data", [Moves(), MovesBatches(), Subset(Moves(), [1])])
 def test_samples_that_are_made_on_a_device_are_seen(data: Any, cuda: None) -> None:
     assert told(DataLoader(data, sampler=[0])) == "device"
+
+
+ARCHIVE = zipfile.ZipInfo("image.png")
+OF_H5PY = type("File", (), {"__module__": "h5py._hl.files"})
+
+
+@pytest.mark.parametrize(
+    "opened",
+    [
+        functools.partial(open, __file__),
+        functools.partial(open, __file__, "rb", buffering=0),
+        tempfile.TemporaryFile,
+        tempfile.NamedTemporaryFile,
+        lambda: zipfile.ZipFile(io.BytesIO(), "w"),
+        lambda: contextlib.closing(sqlite3.connect(":memory:")),
+        lambda: contextlib.nullcontext(OF_H5PY()),
+        lambda: contextlib.nullcontext(type("File", (OF_H5PY,), {})()),
+    ],
+)
+def test_files_that_a_dataset_keeps_open_are_seen(opened: Callable[[], Any]) -> None:
+    with opened() as kept:
+        data = Reads(kept)
+        assert told(DataLoader(data, sampler=[0])) == told(DataLoader(Subset(data, [1]))) == "file"
+        assert told(DataLoader(Reads([kept]), sampler=[0])) == "file"
+
+
+@pytest.mark.parametrize("kept", [io.BytesIO(b"all"), [ARCHIVE], __file__])
+def test_what_was_read_of_a_file_is_none(kept: Any) -> None:
+    assert told(DataLoader(Reads(kept), sampler=[0])) == ""
 
 
 def test_a_stream_is_seen() -> None:

@@ -9,7 +9,7 @@ from ....text import title
 from ...figures import ms, pct
 from ...measures.hosts import ALLOWED
 from ...measures.loaders import BATCHES, Loader, expression, loaders, workers_for
-from ...measures.new_workers import DEVICE, START, STREAM, why_not
+from ...measures.new_workers import DEVICE, FILE, START, STREAM, why_not
 from ...measures.places import EXPLAINS, places
 from ...rule import Finding, Rule
 from ...watched import Phase, Watched
@@ -23,6 +23,8 @@ _IN_THE_CODE = {
     STREAM: ", and a part of the stream for each (torch.utils.data.get_worker_info)",
     DEVICE: ", with a dataset and a collate_fn that leave the device alone: a forked worker cannot use it; or, where "
     "all samples are on the device, whole batches by their indices, without a DataLoader",
+    FILE: ", with a dataset that opens its file in the worker, at the first sample: forked workers share what is open, "
+    "and where it is being read",
     START: ", with a dataset and a collate_fn that can be pickled, in a script that starts under if __name__ == "
     "'__main__': workers are not forked here",
 }
