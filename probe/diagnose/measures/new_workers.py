@@ -9,16 +9,23 @@ from __future__ import annotations
 from ..watched import Watched
 from .live_values import value
 
-STREAM, DEVICE, FILE, START = "stream", "device", "file", "start"
+STREAM, DEVICE, FILE, DAEMON, START, SHM = "stream", "device", "file", "daemon", "start", "shm"
+ROOM = ", with room in /dev/shm for their batches, which pass through it (Docker: --shm-size)"
 _ITEMS, _VALUES = 64, 512  # looked at of each collection, and of all: some milliseconds of the training's time
 # Modules whose objects are open files: `_io` has the base of all that Python reads and writes.
 _FILES = ("_io", "h5py", "lmdb", "sqlite3", "tarfile", "tempfile", "zipfile")
 _CLOSED = ("BytesIO", "Row", "StringIO", "TarInfo", "ZipInfo")  # of these, what only has been read
+# A worker that finds no room for a batch ends by a bus error.  Docker gives 64 MB; workers seldom have 1 GB under way.
+_LEAST_FREE = 1 << 30
+_MEMORY = (
+    "[[s.f_frsize * (s.f_blocks - s.f_bavail), s.f_frsize * s.f_bavail] for s in "
+    "[__import__('os').statvfs('/dev/shm')]][0]"
+)
 # CUDA cannot be used in a child that is forked after its parent has used it, and a child that is not forked gets
 # dataset and collate_fn pickled: either way the worker may raise, and the loader raises that in the training loop.
 _WHY_NOT = f"""
 def _probe_why_not(loader):
-    import functools, itertools, multiprocessing, types
+    import functools, itertools, multiprocessing, os, types
     import torch
 
     def held(value):  # by a dataset or a collection
@@ -62,10 +69,15 @@ def _probe_why_not(loader):
         return {DEVICE!r}
     if any(map(is_open, values)):
         return {FILE!r}
+    if vars(multiprocessing.current_process())["_config"].get("daemon"):
+        return {DAEMON!r}
     context = vars(loader).get("_DataLoader__multiprocessing_context") or multiprocessing
     # Without allow_none, asking would settle the method for the job.
     method = context.get_start_method(allow_none=True) or multiprocessing.get_all_start_methods()[0]
-    return "" if method == "fork" else {START!r}
+    if method != "fork":
+        return {START!r}
+    memory = os.statvfs("/dev/shm")
+    return {SHM!r} if memory.f_frsize * memory.f_bavail < {_LEAST_FREE} else ""
 
 _probe_why_not(LOADER)
 """
@@ -73,10 +85,17 @@ _probe_why_not(LOADER)
 
 def why_not(watched: Watched, live: str) -> str | None:
     """STREAM: each worker would yield every sample; DEVICE: samples or batches are made on one, which a forked worker
-    cannot use; FILE: the dataset keeps a file open, which forked workers would share; START: workers are not forked; ''
-    where workers can start, None if it cannot be told.
+    cannot use; FILE: the dataset keeps a file open, which forked workers would share; DAEMON: the process may have no
+    children; START: workers are not forked; SHM: /dev/shm may be too small for batches; '' where workers can start,
+    None if it cannot be told.
 
     live: what the loader is in the job.
     """
     told = value(watched, _WHY_NOT.replace("LOADER", live))
     return None if told is None else str(told or "")
+
+
+def has_room(watched: Watched, times: float) -> bool:
+    """Whether /dev/shm has room for the batches of so many times the workers that there are, and that it is known."""
+    used, free = value(watched, _MEMORY) or (0, 0)
+    return bool(free >= max(_LEAST_FREE, times * used))

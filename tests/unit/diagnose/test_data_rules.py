@@ -40,9 +40,12 @@ def loads(
     return planted.plant("python.iterator_trace", iterators) if iterators else planted
 
 
+ROOM = f"[0, {1 << 40}]"  # in /dev/shm: used, and free
+
+
 def is_there(expression: str) -> str:
-    """Reads the job: each loader is in the variable that has its name, and nothing is wrapped or set."""
-    return "False"
+    """Reads the job: each loader is in the variable that has its name, nothing is wrapped or set, and there is room."""
+    return ROOM if "f_blocks" in expression else "False"
 
 
 def one(findings: Iterable[Finding]) -> Finding:
@@ -101,7 +104,9 @@ def test_a_stream_gets_no_workers_that_would_all_yield_the_whole_of_it() -> None
     [
         ("'device'", "leave the device alone"),
         ("'file'", "opens its file in the worker"),
+        ("'daemon'", "may have children"),
         ("'start'", "can be pickled"),
+        ("'shm'", "room in /dev/shm"),
         (None, "in DataLoader"),
     ],
 )
@@ -117,12 +122,20 @@ def test_workers_that_would_end_the_training_are_no_live_remedy(told: str | None
 
 def test_workers_that_persist_are_let_go_so_that_more_can_come() -> None:
     def read(expression: str) -> str:
-        return "True" if expression.endswith(".persistent_workers") else "False"
+        return "True" if expression.endswith(".persistent_workers") else is_there(expression)
 
     planted = loads(Planted().steps(noise=0, data=60, forward=60), workers=2, wait_ms=60, ready=0).profile()
     planted.plant("host.process_trace", [{"step": 50, "host_cpu_pct": 50.0}])
     remedy = one(STARVED_WORKERS.find(planted.watched(read=read))).remedy
     assert remedy == 'probe 4242 eval "train_loader.num_workers = 5; train_loader._iterator = None"'
+
+
+@pytest.mark.parametrize("memory", [f"[0, {64 << 20}]", f"[{9 << 30}, {20 << 30}]", None])
+def test_more_workers_than_there_is_room_for_are_no_live_remedy(memory: str | None) -> None:
+    planted = loads(Planted().steps(noise=0, data=60, forward=60), workers=2, wait_ms=60, ready=0).profile()
+    planted.plant("host.process_trace", [{"step": 50, "host_cpu_pct": 50.0}])
+    found = one(STARVED_WORKERS.find(planted.watched(read=lambda asked: memory if "f_blocks" in asked else "False")))
+    assert found.remedy.startswith("num_workers=5 in DataLoader, with room in /dev/shm") and not found.effect
 
 
 def test_a_loader_that_takes_little_is_left_alone() -> None:
@@ -323,7 +336,7 @@ def test_cores_of_another_host_are_those_that_the_job_sees() -> None:
 
 def may_use(allowed: int, quota: str = "max 100000\n") -> Callable[[str], str]:
     """Reads a job on a host with 64 cores."""
-    return lambda expression: repr((64, allowed, 1, [quota])) if "cpu_count" in expression else "False"
+    return lambda expression: repr((64, allowed, 1, [quota])) if "cpu_count" in expression else is_there(expression)
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,12 @@ import contextlib
 import functools
 import io
 import multiprocessing
+import os
 import sqlite3
 import tempfile
 import zipfile
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,7 +24,7 @@ from torch.utils.data import ConcatDataset, DataLoader, Dataset, IterableDataset
 from torch.utils.data import default_collate as collate  # noqa: E402
 
 from probe.diagnose.change.effects import effects  # noqa: E402
-from probe.diagnose.measures.new_workers import why_not  # noqa: E402
+from probe.diagnose.measures.new_workers import has_room, why_not  # noqa: E402
 
 ON_CPU = TensorDataset(torch.zeros(8, 2), torch.zeros(8))
 ON_A_DEVICE = TensorDataset(torch.zeros(8, 2), torch.empty(8, device="meta"))
@@ -74,6 +76,21 @@ def told(loader: DataLoader[Any]) -> str | None:
         return repr(eval(compile(ast.Expression(last.value), "", "eval"), names))
 
     return why_not(Planted().watched(read=read), "loader")
+
+
+GB = 1 << 30
+
+
+def shared_memory(monkeypatch: pytest.MonkeyPatch, total: float, free: float) -> None:
+    """In /dev/shm, in bytes."""
+    blocks = {"f_blocks": total // 4096, "f_bavail": free // 4096}
+    monkeypatch.setattr(os, "statvfs", lambda path: SimpleNamespace(f_frsize=4096, **blocks))
+
+
+@pytest.fixture(autouse=True)
+def room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever this machine has."""
+    shared_memory(monkeypatch, 64 * GB, 60 * GB)
 
 
 @pytest.fixture
@@ -165,3 +182,25 @@ def test_workers_that_are_not_forked_are_seen(monkeypatch: pytest.MonkeyPatch) -
     loader = DataLoader(ON_CPU, num_workers=1, multiprocessing_context="forkserver")
     loader.num_workers = 0
     assert told(loader) == "start"
+
+
+def test_a_process_that_may_have_no_children_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(vars(multiprocessing.current_process())["_config"], "daemon", True)
+    assert told(DataLoader(ON_CPU)) == "daemon"
+
+
+def test_a_container_without_room_for_batches_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    shared_memory(monkeypatch, GB / 16, GB / 16)  # Docker's
+    assert told(DataLoader(ON_CPU)) == "shm"
+
+
+@pytest.mark.parametrize(("total_gb", "free_gb", "fits"), [(64, 60, True), (64, 9, False), (0.5, 0.5, False)])
+def test_batches_of_more_workers_have_to_fit(
+    monkeypatch: pytest.MonkeyPatch, total_gb: float, free_gb: float, fits: bool
+) -> None:
+    shared_memory(monkeypatch, total_gb * GB, free_gb * GB)
+    assert has_room(Planted().watched(read=lambda asked: repr(eval(asked))), 2.5) is fits
+
+
+def test_where_room_cannot_be_read_there_may_be_none() -> None:
+    assert not has_room(Planted().watched(), 1.0)

@@ -9,7 +9,7 @@ from ....text import title
 from ...figures import ms, pct
 from ...measures.hosts import ALLOWED
 from ...measures.loaders import BATCHES, Loader, expression, loaders, workers_for
-from ...measures.new_workers import DEVICE, FILE, START, STREAM, why_not
+from ...measures.new_workers import DAEMON, DEVICE, FILE, ROOM, SHM, START, STREAM, why_not
 from ...measures.places import EXPLAINS, places
 from ...rule import Finding, Rule
 from ...watched import Phase, Watched
@@ -25,8 +25,10 @@ _IN_THE_CODE = {
     "all samples are on the device, whole batches by their indices, without a DataLoader",
     FILE: ", with a dataset that opens its file in the worker, at the first sample: forked workers share what is open, "
     "and where it is being read",
+    DAEMON: ", in a process that may have children: this one is daemonic (multiprocessing.Process with daemon=False)",
     START: ", with a dataset and a collate_fn that can be pickled, in a script that starts under if __name__ == "
     "'__main__': workers are not forked here",
+    SHM: ROOM,
 }
 _SOME = 3  # times as long as the least: only some ranks wait, and the others wait for these
 _NOT_READY = 0.5  # of the waits: below that, workers keep up, and it is taking batches over that takes the time

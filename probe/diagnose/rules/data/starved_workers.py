@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from ...figures import figure, ms, number, pct
 from ...measures.hosts import ALLOWED
 from ...measures.loaders import BATCHES, Loader, Use, enough_workers, expression, loaders, use
+from ...measures.new_workers import ROOM, has_room
 from ...rule import Finding, Rule
 from ...watched import Watched
 
@@ -29,9 +30,7 @@ def _finding(watched: Watched, loader: Loader, sure: float) -> Finding:
     now = use(watched)
     enough, step_s = enough_workers(watched, loader, now)
     busy = _busy(watched, loader, now)
-    live = expression(watched, loader)
-    persist = watched.read(f"{live}.persistent_workers") == "True" if live else False
-    anew = f"; {live}._iterator = None" if persist else ""  # or the next epoch takes the workers that there are
+    remedy, effect = _remedy(watched, loader, enough)
     few = f"{loader.workers} worker{'s' * (loader.workers > 1)}"
     return Finding(
         f"Starved: {few} of {loader.name} make{'s' * (loader.workers == 1)} batches too slowly; "
@@ -41,14 +40,23 @@ def _finding(watched: Watched, loader: Loader, sure: float) -> Finding:
             f"a worker takes about {ms(loader.workers * watched.step_s / loader.batches)} for a batch",
             *([f"{busy}: more workers help only if they wait"] if busy else []),
         ],
-        remedy=f'probe {watched.endpoint} eval "{live}.num_workers = {enough}{anew}"'
-        if live
-        else f"num_workers={enough} in DataLoader",
-        effect="takes effect with the next epoch" if live else "",
+        remedy=remedy, effect=effect,
         seconds=waits_s, share=waits_s / watched.step_s, confidence=sure,
         where=f"in the worker processes of {loader.name}, whose functions are not in the profile", now=loader.now,
         saves=None if busy else max(0.0, watched.step_s - step_s), assumes="" if busy else f"with {enough} workers",
     )  # fmt: skip
+
+
+def _remedy(watched: Watched, loader: Loader, enough: int) -> tuple[str, str]:
+    """So many workers, and when they come."""
+    live, in_the_code = expression(watched, loader), f"num_workers={enough} in DataLoader"
+    if live is None:
+        return in_the_code, ""
+    if not has_room(watched, enough / loader.workers):
+        return in_the_code + ROOM, ""
+    persist = watched.read(f"{live}.persistent_workers") == "True"
+    anew = f"; {live}._iterator = None" if persist else ""  # or the next epoch takes the workers that there are
+    return f'probe {watched.endpoint} eval "{live}.num_workers = {enough}{anew}"', "takes effect with the next epoch"
 
 
 def _busy(watched: Watched, loader: Loader, now: Use) -> str:
