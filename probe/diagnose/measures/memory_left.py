@@ -57,6 +57,16 @@ def _of_device(watched: Watched, rank: int, device: str) -> Left | None:
     return None
 
 
+def least_of_devices(watched: Watched) -> float | None:
+    """MB, of the device that has least left; None unless it is known of a device of each rank."""
+    known = {
+        (row["rank"], row["device"]): row["total_mb"] - row["used_mb"]
+        for row in watched.rows(DEVICES)
+        if row["total_mb"] and row["used_mb"] is not None
+    }
+    return min(known.values()) if {rank for rank, _ in known} >= {*watched.ranks} else None
+
+
 def _of_host(watched: Watched) -> Left | None:
     """The nearer limit: of the first rank's host, or of its container."""
     hosts = watched.rows(HOST)

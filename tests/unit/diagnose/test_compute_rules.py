@@ -250,7 +250,9 @@ def updating(kind: str = "AdamW") -> Planted:
 
 
 def test_an_optimizer_that_updates_one_by_one_is_found_with_what_fusing_saves() -> None:
-    (told,) = found(OPTIMIZER_UNFUSED, updating(), answers([(1, "optimizer", "AdamW", 600, [(False, None)], "cpu")]))
+    (told,) = found(
+        OPTIMIZER_UNFUSED, updating(), answers([(1, "optimizer", "AdamW", 600, [(False, None)], "cpu", 24)])
+    )
     assert told.sentence.startswith("Unfused optimizer: optimizer (AdamW) updates 600 parameters one after the other")
     assert told.remedy == "probe 4242 eval \"for group in optimizer.param_groups: group['fused'] = True\""
     assert told.saves == told.seconds == pytest.approx(0.85 * 0.04, rel=0.02)
@@ -260,25 +262,54 @@ def test_an_optimizer_that_updates_one_by_one_is_found_with_what_fusing_saves() 
 def test_on_the_cpu_an_older_torch_is_not_told_to_fuse(torch: str | None) -> None:
     planted = updating()
     planted.agents = [Facts(rank=0, world_size=1, torch=torch)]
-    (told,) = found(OPTIMIZER_UNFUSED, planted, answers([(1, "optimizer", "AdamW", 600, [(False, None)], "cpu")]))
+    (told,) = found(OPTIMIZER_UNFUSED, planted, answers([(1, "optimizer", "AdamW", 600, [(False, None)], "cpu", 24)]))
     assert told.remedy == "AdamW(…, fused=True), with torch 2.4 or later" and not told.effect
 
 
 @pytest.mark.parametrize(
     "settings",
     [
-        ("AdamW", 600, [(None, True)], "cpu"),
-        ("AdamW", 600, [(None, "unknown")], "cpu"),
-        ("AdamW", 600, [(None, None)], "cuda"),
-        ("SGD", 9, [(None, None)], "cpu"),
+        ("AdamW", 600, [(None, True)], "cpu", 24),
+        ("AdamW", 600, [(None, "unknown")], "cpu", 24),
+        ("AdamW", 600, [(None, None)], "cuda", 24),
+        ("SGD", 9, [(None, None)], "cpu", 24),
     ],
 )
 def test_optimizers_that_are_fused_or_plain_are_left_alone(settings: tuple[Any, ...]) -> None:
     assert not found(OPTIMIZER_UNFUSED, updating(settings[0]), answers([(1, "optimizer", *settings)]))
 
 
+def of_device(planted: Planted, used_mb: float, device: str = "cuda:0") -> Planted:
+    """One of 80,000 MB."""
+    memory = {"memory_total_mb": 80_000.0, "memory_used_mb": used_mb}
+    return planted.plant("host.gpu_trace", [{"step": 5, "start_ns": 1, "device": device, **memory}])
+
+
+ON_CUDA = [(1, "optimizer", "AdamW", 600, [(False, False)], "cuda", 6_000 << 20)]
+
+
+def test_on_a_device_with_room_for_its_temporaries_foreach_is_live() -> None:
+    (told,) = found(OPTIMIZER_UNFUSED, of_device(updating(), 60_000), answers(ON_CUDA))
+    assert told.remedy == "probe 4242 eval \"for group in optimizer.param_groups: group['foreach'] = True\""
+    assert told.saves is None and told.effect
+
+
+@pytest.mark.parametrize(("used_mb", "free"), [(75_000, "5,000 MB are free"), (None, "how much is free is not known")])
+def test_temporaries_that_may_not_fit_are_no_live_remedy(used_mb: float | None, free: str) -> None:
+    planted = updating() if used_mb is None else of_device(updating(), used_mb)
+    (told,) = found(OPTIMIZER_UNFUSED, planted, answers(ON_CUDA))
+    wanted = "foreach=True would take some 6,000 MB more of the device"
+    assert told.remedy == f"AdamW(…, fused=True): {wanted}, and {free}" and not told.effect
+
+
+def test_the_device_that_has_least_left_decides() -> None:
+    planted = of_device(of_device(updating(), 10_000), 79_000, "cuda:1")
+    (told,) = found(OPTIMIZER_UNFUSED, planted, answers(ON_CUDA))
+    assert "1,000 MB are free" in told.remedy
+
+
 def test_of_several_optimizers_those_that_are_fused_save_nothing() -> None:
-    every = [(1, "a", "AdamW", 300, [(False, None)], "cpu"), (2, "b", "AdamW", 300, [(None, True)], "cpu")]
+    every = [(1, "a", "AdamW", 300, [(False, None)], "cpu", 24), (2, "b", "AdamW", 300, [(None, True)], "cpu", 24)]
     (told,) = found(OPTIMIZER_UNFUSED, updating(), answers([*every, every[0]]))
     assert told.where == "a" and told.saves == pytest.approx(0.5 * 0.85 * 0.04, rel=0.02)
 
@@ -288,20 +319,20 @@ def in_a_list(*others: tuple[Any, ...], steps: int = 2) -> tuple[Planted, Callab
     planted = updating("Adam")
     for _ in range(steps - 1):
         planted.plant("python.torch_trace", [{"step": step, "module": "Adam", "stage": "step"} for step in SAMPLED])
-    found = (2, "opt", "Adam", 300, [(None, None)], "cpu")
+    found = (2, "opt", "Adam", 300, [(None, None)], "cpu", 24)
     every = [*others, (2, "", *found[2:])]
     return planted, lambda asked: repr([found] if asked == of_frame(asked) else every)
 
 
 def test_optimizers_of_a_list_are_fused_in_the_code() -> None:
-    (told,) = found(OPTIMIZER_UNFUSED, *in_a_list((1, "", "Adam", 600, [(None, None)], "cpu")))
+    (told,) = found(OPTIMIZER_UNFUSED, *in_a_list((1, "", "Adam", 600, [(None, None)], "cpu", 24)))
     assert told.sentence.startswith("Unfused optimizer: opt and 1 other (Adam) update 900 parameters one after the")
     assert told.remedy == "Adam(…, fused=True) for each" and not told.effect
     assert told.saves == pytest.approx(0.85 * 0.04, rel=0.02) and told.now == "Adam: foreach=None, fused=None"
 
 
 def test_of_optimizers_of_a_list_the_one_that_is_found_saves_its_part() -> None:
-    (told,) = found(OPTIMIZER_UNFUSED, *in_a_list((1, "", "SGD", 900, [(None, None)], "cpu")))
+    (told,) = found(OPTIMIZER_UNFUSED, *in_a_list((1, "", "SGD", 900, [(None, None)], "cpu", 24)))
     assert told.where == "opt" and told.saves == pytest.approx(0.25 * 0.85 * 0.04, rel=0.02)
     assert told.remedy == "probe 4242 eval \"for group in opt.param_groups: group['fused'] = True\""
 
@@ -320,7 +351,7 @@ def test_of_one_that_wraps_another_the_settings_are_read_once() -> None:
     wrapper.optimizer = optimizer
     told = eval(OPTIMIZER_UNFUSED.asks[0], {"__builtins__": __builtins__, "inner": optimizer, "outer": wrapper})
     assert [each[0] for each in told] == 2 * [id(optimizer.param_groups)]
-    assert [each[2] for each in told] == ["Adam", "Adam"]
+    assert [each[2] for each in told] == ["Adam", "Adam"] and told[0][-1] == 12  # bytes of its parameters
 
 
 @pytest.mark.parametrize(("kind", "findings"), [("float32", 1), ("bfloat16", 1), ("complex64", 0)])

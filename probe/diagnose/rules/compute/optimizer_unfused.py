@@ -7,8 +7,9 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from ....errors import SilentError
-from ...figures import ms, number, pct
+from ...figures import megabytes, ms, number, pct
 from ...measures.live_values import ALL_OPTIMIZERS, OPTIMIZERS, value
+from ...measures.memory_left import MB, least_of_devices
 from ...rule import Finding, Rule
 from ...watched import Phase, Watched
 
@@ -27,16 +28,19 @@ _SQL = (
 _SETTINGS, _ALL_SETTINGS = (
     "[(id(o.param_groups), n, type(getattr(o, 'optimizer', o)).__name__, "
     "sum(len(g['params']) for g in o.param_groups), "
-    "[(g.get('foreach'), g.get('fused', 'unknown') if all(p.is_floating_point() for p in g['params']) else 'unknown') "
+"[(g.get('foreach'), g.get('fused', 'unknown') if all(p.is_floating_point() for p in g['params']) else 'unknown') "
     "for g in o.param_groups], "
-    f"next((p.device.type for g in o.param_groups for p in g['params']), '')) for n, o in {optimizers}]"
+    f"next((p.device.type for g in o.param_groups for p in g['params']), ''), "
+    "sum(p.numel() * p.element_size() for g in o.param_groups for p in g['params'])) "
+    f"for n, o in {optimizers}]"
     for optimizers in (OPTIMIZERS, ALL_OPTIMIZERS)
 )
 
 
 class _Optimizer(NamedTuple):
     """name: '' if the loop's frame has none; kind: its class, of what it wraps if it does; parameters: how many
-    tensors; groups: (foreach, fused) of each, and `unknown` where it cannot be fused."""
+    tensors; groups: (foreach, fused) of each, and `unknown` where it cannot be fused; size: of the
+    parameters, in bytes."""
 
     id: int
     name: str
@@ -44,6 +48,7 @@ class _Optimizer(NamedTuple):
     parameters: int
     groups: Sequence[tuple[bool | None, bool | str | None]]
     device: str
+    size: int
 
     @property
     def is_loop(self) -> bool:
@@ -68,8 +73,8 @@ def _find(watched: Watched) -> Iterator[Finding]:
 def _finding(watched: Watched, loops: Sequence[_Optimizer], part: Phase) -> Finding:
     phase, first = watched.phase("optimizer"), loops[0]
     names, is_cpu = _names(loops), first.device == "cpu"
-    can = not is_cpu or _fuses_on_cpu(watched)
-    is_live = can and all(each.name for each in loops)
+    why_not = _why_not_fused(watched) if is_cpu else _why_not_foreach(watched, loops)
+    is_live = not why_not and all(each.name for each in loops)
     in_code = f"{first.kind}(…, fused=True)" + " for each" * (len(loops) > 1)
     foreach, fused = first.groups[0]
     count = number(sum(each.parameters for each in loops))
@@ -77,7 +82,7 @@ def _finding(watched: Watched, loops: Sequence[_Optimizer], part: Phase) -> Find
         f"Unfused optimizer: {names} ({first.kind}) update{'s' * (len(loops) == 1)} {count} parameters one after the "
         f"other, for {pct(phase.share)} of the step.",
         why=[f"optimizer {ms(phase.seconds)} ({ms(phase.low)} to {ms(phase.high)}) of {ms(watched.step_s)}"],
-        remedy=_live(watched, loops) if is_live else in_code + ", with torch 2.4 or later" * (not can),
+        remedy=_live(watched, loops) if is_live else in_code + why_not,
         effect=f"takes effect with the next step; in the code: {in_code}" if is_live else "",
         seconds=part.seconds, share=part.share, confidence=part.sure(LEAST), where=names,
         now=f"{first.name or first.kind}: foreach={foreach}, fused={fused}",
@@ -100,10 +105,20 @@ def _live(watched: Watched, loops: Sequence[_Optimizer]) -> str:
     return f"probe {watched.endpoint} eval \"for group in {every}: group['{switch}'] = True\""
 
 
-def _fuses_on_cpu(watched: Watched) -> bool:
-    """Whether the job's torch has these operations for the CPU; an older one raises in the next step."""
+def _why_not_fused(watched: Watched) -> str:
+    """That the job's torch lacks these operations for the CPU, and would raise in the next step; else ''."""
     found = re.match(r"(\d+)\.(\d+)", (watched.agents[0].torch if watched.agents else None) or "")
-    return found is not None and (int(found[1]), int(found[2])) >= _FUSES_ON_CPU
+    can = found is not None and (int(found[1]), int(found[2])) >= _FUSES_ON_CPU
+    return "" if can else ", with torch 2.4 or later"
+
+
+def _why_not_foreach(watched: Watched, loops: Sequence[_Optimizer]) -> str:
+    """That its temporaries, which torch says are about as large as the parameters, may not fit; else ''."""
+    wanted_mb, free_mb = sum(each.size for each in loops) / MB, least_of_devices(watched)
+    if free_mb is not None and wanted_mb <= free_mb:
+        return ""
+    free = "how much is free is not known" if free_mb is None else f"{megabytes(free_mb)} are free"
+    return f": foreach=True would take some {megabytes(wanted_mb)} more of the device, and {free}"
 
 
 def _optimizers(watched: Watched) -> list[_Optimizer]:
@@ -134,7 +149,7 @@ OPTIMIZER_UNFUSED: Rule[Watched] = Rule(
     "optimizer-unfused",
     "The optimizer updates one parameter after the other.",
     _find,
-    needs=("python.step_trace", "python.torch_trace"),
+    needs=("python.step_trace", "python.torch_trace", "host.gpu_trace"),
     sql=_SQL,
     asks=(_SETTINGS, _ALL_SETTINGS),
 )
