@@ -258,9 +258,15 @@ def test_workers_that_start_in_each_epoch_are_found() -> None:
         "Worker respawn: 39 % of the time goes into new workers of train_loader in each epoch of 8 batches."
     )
     assert found.remedy == "probe 4242 eval \"vars(train_loader)['persistent_workers'] = True\""
+    assert ": workers keep the dataset and collate_fn as they are then; in the code" in found.effect
     assert found.saves == pytest.approx(0.05 + 0.04 * 0.14, rel=0.03)
     told = judge(planted.watched(), [INPUT_BOUND, STARVED_WORKERS, WORKER_RESPAWN])
     assert [each.code for each in told.findings] == ["worker-respawn"]
+
+
+def test_workers_that_persist_in_the_code_keep_their_dataset_too() -> None:
+    found = one(WORKER_RESPAWN.find(respawning(8).profile().watched()))
+    assert found.remedy == "persistent_workers=True: workers keep the dataset and collate_fn as they are then"
 
 
 def test_workers_that_persist_are_left_alone() -> None:

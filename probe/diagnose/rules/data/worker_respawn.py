@@ -12,6 +12,8 @@ from ...watched import Watched
 
 LEAST = 0.03  # of the step, as for input-bound
 _TIMES = 2  # that workers have started on each rank: one start says nothing about how often they do
+# They have copies, which know nothing of a set_epoch() or of another collate_fn that come later.
+_AS_IT_IS = ": workers keep the dataset and collate_fn as they are then"
 
 
 def _find(watched: Watched) -> Iterator[Finding]:
@@ -38,8 +40,8 @@ def _finding(watched: Watched, loader: Loader, sure: float, live: str | None, pe
             f"training up for {ms(seconds * epoch)} each time",
             *([] if is_known else ["none of them makes a second batch: it may be the first one that takes so long"]),
         ],
-        remedy=f'probe {watched.endpoint} eval "{setting}"' if live else "persistent_workers=True",
-        effect="takes effect with the next epoch; in the code: DataLoader(…, persistent_workers=True)"
+        remedy=f'probe {watched.endpoint} eval "{setting}"' if live else f"persistent_workers=True{_AS_IT_IS}",
+        effect=f"takes effect with the next epoch{_AS_IT_IS}; in the code: DataLoader(…, persistent_workers=True)"
         if live
         else "",
         seconds=seconds, share=share, confidence=sure, severity=None if least_s >= LEAST * watched.step_s else "hint",
