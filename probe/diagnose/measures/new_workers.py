@@ -25,7 +25,7 @@ _MEMORY = (
 # dataset and collate_fn pickled: either way the worker may raise, and the loader raises that in the training loop.
 _WHY_NOT = f"""
 def _probe_why_not(loader):
-    import functools, itertools, multiprocessing, os, types
+    import functools, itertools, multiprocessing, os, sys, types
     import torch
 
     def held(value):  # by a dataset or a collection
@@ -58,6 +58,9 @@ def _probe_why_not(loader):
     def is_open(value):  # a forked worker shares its position with all others, and what it locks
         kind = type(value)
         modules = {{str(each.__module__).partition(".")[0] for each in kind.__mro__}}
+        of_lmdb = getattr(sys.modules.get("lmdb"), kind.__name__, None)  # its types in C name no module
+        if of_lmdb is kind:
+            return True
         return kind.__name__ not in {_CLOSED} and not modules.isdisjoint({_FILES})
 
     if issubclass(type(loader.dataset), torch.utils.data.IterableDataset):

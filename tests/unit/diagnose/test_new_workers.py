@@ -9,10 +9,11 @@ import io
 import multiprocessing
 import os
 import sqlite3
+import sys
 import tempfile
 import zipfile
 from collections.abc import Callable
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -159,6 +160,13 @@ def test_files_that_a_dataset_keeps_open_are_seen(opened: Callable[[], Any]) -> 
         data = Reads(kept)
         assert told(DataLoader(data, sampler=[0])) == told(DataLoader(Subset(data, [1]))) == "file"
         assert told(DataLoader(Reads([kept]), sampler=[0])) == "file"
+
+
+def test_an_open_database_is_seen_whose_type_names_no_module(monkeypatch: pytest.MonkeyPatch) -> None:
+    lmdb = ModuleType("lmdb")
+    lmdb.Environment = type("Environment", (), {"__module__": "builtins"})  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "lmdb", lmdb)
+    assert told(DataLoader(Reads(lmdb.Environment()), sampler=[0])) == "file"
 
 
 @pytest.mark.parametrize("kept", [io.BytesIO(b"all"), [ARCHIVE], __file__])
