@@ -13,6 +13,7 @@ from ..figures import ms, pct
 from ..rule import Finding
 from ..watched import Phase, Watched
 from .live_values import OPTIMIZERS, of_model, value
+from .module_calls import saved
 
 _MOSTLY = 0.8  # of the passes
 _MORE = 1.5  # times as many updates: less may be how the parameters were initialized
@@ -20,7 +21,8 @@ _MORE = 1.5  # times as many updates: less may be how the parameters were initia
 # Passes are told apart by what follows: the step of the optimizer that ends the job's step, or another one before it.
 _PASSES = """
 WITH passes AS (SELECT rank, step, seq, root || CASE WHEN module = module_type THEN '' ELSE '.' || module END AS root,
-                       SUM(total_host_duration) AS seconds, MIN(start_ns) AS start_ns
+                       COALESCE(SUM(CASE WHEN device LIKE 'cuda%' THEN total_duration ELSE total_host_duration END), 0)
+                           AS seconds, MIN(start_ns) AS start_ns
                 FROM python.torch_trace
                 WHERE {window} AND stage = 'backward' AND depth = 0 AND root IS NOT NULL AND NOT in_eval GROUP BY ALL),
      updates AS (SELECT rank, step, start_ns AS updated_ns FROM python.torch_trace WHERE {window} AND stage = 'step'),
@@ -43,7 +45,7 @@ def discarded(watched: Watched, backward: Phase, least: float) -> Iterator[Findi
     """backward: the part of the step that all passes take; least: share of the step below which it is not told."""
     rows = watched.rows(_PASSES)
     whole = sum(row["seconds"] for row in rows)
-    for root in sorted({row["root"] for row in rows}):
+    for root in sorted({row["root"] for row in rows if whole}):
         through = {row["ends_step"]: row for row in rows if row["root"] == root and row["last"] >= _MOSTLY}
         others = sorted({row["root"] for row in rows if row["root"] != root})
         if len(through) == 2 and len(others) == 1:
@@ -74,6 +76,6 @@ def _finding(watched: Watched, root: str, other: str, part: Phase) -> Finding:
         "whose optimizer does not use them.",
         why=[f"{ms(part.seconds)} ({ms(part.low)} to {ms(part.high)}) of {ms(watched.step_s)}"],
         remedy=f"{other} gets the output of {root} with .detach() in passes for {other}",
-        seconds=part.seconds, share=part.share, confidence=part.sure(0.03), where=root, saves=part.seconds,
+        seconds=part.seconds, share=part.share, confidence=part.sure(0.03), where=root, saves=saved(watched, part),
         assumes="with the output detached",
     )  # fmt: skip

@@ -1,7 +1,8 @@
 """What training spends in the calls of modules: how often each is called, how long one call takes, and its share.
 
-Called by rules on what the model computes.  Invariant: times are of the host's clock and of sampled steps, they exclude
-the modules inside, and calls that train nothing are left out.
+Called by rules on what the model computes.  Invariant: times are of sampled steps and of the host's clock, but those of
+backward and of what is recomputed of the device that computes; they exclude the modules inside, and calls that train
+nothing are left out.
 """
 
 from __future__ import annotations
@@ -14,6 +15,9 @@ from ...errors import SilentError
 from ..watched import Phase, Watched
 from .places import EXPLAINS
 
+_ON_CUDA = "device LIKE 'cuda%'"
+# What a call took where it computes: on a device the host's clock has only how long it took to start the work.
+_OWN = f"CASE WHEN {_ON_CUDA} THEN duration ELSE host_duration END"
 TINY_S = 100e-6  # starting a few operators and noting them for autograd takes so long, whatever they compute
 _LEAST_CALLS = 30  # a step; what so few calls cost more than they should, nobody would notice
 _ROWS = "python.torch_trace WHERE {window} AND NOT in_eval AND stage IN ('forward', 'backward')"
@@ -30,17 +34,17 @@ WITH calls AS (SELECT *, stage = 'forward' AND NOT recompute AS first FROM {_ROW
 SELECT root, module, ANY_VALUE(module_type) AS module_type, MIN(depth) AS depth, ANY_VALUE(parent) AS parent,
        COUNT(*) FILTER (first) / (SELECT COUNT(DISTINCT (rank, step)) FROM calls) AS calls_a_step,
        MEDIAN(host_duration) FILTER (first) AS median_s, COALESCE(ANY_VALUE(n), 0) / COUNT(*) FILTER (first) AS inside,
-       SUM(host_duration) AS seconds, COALESCE(SUM(host_duration) FILTER (stage = 'backward'), 0) AS backward_s,
-       BOOL_OR(device LIKE 'cuda%') AS on_cuda
+       SUM(host_duration) AS seconds, COALESCE(SUM({_OWN}) FILTER (stage = 'backward'), 0) AS backward_s,
+       BOOL_OR({_ON_CUDA}) AS on_cuda
 FROM calls LEFT JOIN inner_calls USING (root, module) WHERE module IS NOT NULL GROUP BY root, module
 HAVING calls_a_step > 0 ORDER BY seconds DESC
 """.strip()
 # One query for all that rules ask of single steps: each look at the rows of all calls takes a while.
 BY_STEP = f"""
 SELECT rank, step, SUM(host_duration) FILTER ({_TRAINS}) AS trained_s,
-       SUM(host_duration) FILTER (recompute) AS recomputed_s, ANY_VALUE(root) FILTER (recompute) AS recomputed,
-       SUM(host_duration) FILTER (stage = 'backward' AND root IS NOT NULL) AS backward_s,
-       BOOL_OR(device LIKE 'cuda%') AS on_cuda
+       SUM({_OWN}) FILTER (recompute) AS recomputed_s, ANY_VALUE(root) FILTER (recompute) AS recomputed,
+       SUM({_OWN}) FILTER (stage = 'backward' AND root IS NOT NULL) AS backward_s,
+       BOOL_OR({_ON_CUDA}) AS on_cuda
 FROM {_ROWS} GROUP BY rank, step
 """.strip()
 _BATCH = "SELECT AVG(samples) AS samples FROM python.step_trace WHERE {window}"
@@ -128,8 +132,20 @@ class Calls:
 
 
 def of_steps(watched: Watched, column: str, name: str) -> Phase:
-    """A column of BY_STEP as a part of the step."""
-    return watched.part(name, ({**row, "seconds": row[column] or 0.0} for row in watched.rows(BY_STEP)))
+    """A column of BY_STEP as a part of the step.  Raises SilentError where a device's times are not known."""
+    rows = watched.rows(BY_STEP)
+    if is_on_cuda(watched) and all(row[column] is None for row in rows):
+        raise SilentError(f"How long {name} takes on the device is not known.", code="unseen")
+    return watched.part(name, ({**row, "seconds": row[column] or 0.0} for row in rows))
+
+
+def is_on_cuda(watched: Watched) -> bool:
+    return any(row["on_cuda"] for row in watched.rows(BY_STEP))
+
+
+def saved(watched: Watched, part: Phase) -> float | None:
+    """What a step is shorter without it; None on a device, whose work a step need not wait for."""
+    return None if is_on_cuda(watched) else part.seconds
 
 
 def samples_a_step(watched: Watched) -> float | None:

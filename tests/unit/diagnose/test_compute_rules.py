@@ -223,6 +223,34 @@ def test_checkpointing_without_need_is_found_and_switched_off() -> None:
     assert told.saves == told.seconds == pytest.approx(0.01, rel=0.02)
 
 
+def of_device(planted: Planted, used_mb: float, device: str = "cuda:0") -> Planted:
+    """One of 80,000 MB."""
+    memory = {"memory_total_mb": 80_000.0, "memory_used_mb": used_mb}
+    return planted.plant("host.gpu_trace", [{"step": 5, "start_ns": 1, "device": device, **memory}])
+
+
+def on_cuda(planted: Planted, factor: float | None) -> Planted:
+    """Its calls take so many times as long on the device as it takes to start them; None: that is not known."""
+    duration = "NULL" if factor is None else f"{factor} * host_duration"
+    total = "NULL" if factor is None else f"{factor} * total_host_duration"
+    planted.database.execute(
+        f"UPDATE python.torch_trace SET device = 'cuda:0', duration = {duration}, total_duration = {total}"
+    )
+    return planted
+
+
+def test_what_is_recomputed_on_a_device_costs_the_time_of_the_device_and_saves_nobody_knows_what() -> None:
+    (told,) = found(RECOMPUTE, of_device(on_cuda(recomputing(20), 2), 20_000))
+    assert told.sentence.startswith("Recompute: 34 % of each step") and "75 % of the device" in told.sentence
+    assert told.saves is None and told.seconds == pytest.approx(0.02, rel=0.02)
+
+
+@pytest.mark.parametrize("rule", [RECOMPUTE, FROZEN_WITH_GRADIENTS], ids=lambda rule: rule.code)
+def test_without_the_times_of_the_device_nothing_is_told(rule: Rule[Watched]) -> None:
+    with pytest.raises(SilentError, match="on the device is not known"):
+        found(rule, of_device(on_cuda(recomputing(20), None), 20_000))
+
+
 def test_checkpointing_is_left_alone_where_memory_is_short() -> None:
     assert not found(RECOMPUTE, recomputing(70))
     assert not found(
@@ -277,12 +305,6 @@ def test_on_the_cpu_an_older_torch_is_not_told_to_fuse(torch: str | None) -> Non
 )
 def test_optimizers_that_are_fused_or_plain_are_left_alone(settings: tuple[Any, ...]) -> None:
     assert not found(OPTIMIZER_UNFUSED, updating(settings[0]), answers([(1, "optimizer", *settings)]))
-
-
-def of_device(planted: Planted, used_mb: float, device: str = "cuda:0") -> Planted:
-    """One of 80,000 MB."""
-    memory = {"memory_total_mb": 80_000.0, "memory_used_mb": used_mb}
-    return planted.plant("host.gpu_trace", [{"step": 5, "start_ns": 1, "device": device, **memory}])
 
 
 ON_CUDA = [(1, "optimizer", "AdamW", 600, [(False, False)], "cuda", 6_000 << 20)]
@@ -411,6 +433,14 @@ def test_gradients_of_what_no_optimizer_owns_are_found() -> None:
     assert told.sentence.endswith("computes gradients of model, which no optimizer updates.")
     assert told.seconds == pytest.approx((0.3 + 36 + 1.2) * MS, rel=0.02)
     assert told.remedy == 'probe 4242 eval "model.requires_grad_(False)"'
+
+
+def test_gradients_on_a_device_cost_its_time_and_save_nobody_knows_what() -> None:
+    read = owning(model=(["", "conv", "act"], []), head=([], [""]))
+    (told,) = found(FROZEN_WITH_GRADIENTS, on_cuda(with_head(HONEST), 0.25), read)
+    assert told.seconds == pytest.approx((0.3 + 36 + 1.2) * MS / 4, rel=0.02) and told.saves is None
+    (told,) = found(FROZEN_WITH_GRADIENTS, on_cuda(adversarial(detached=False), 0.5), owned_by(0, 1))
+    assert told.seconds == pytest.approx(5 * MS, rel=0.02) and told.saves is None
 
 
 def test_gradients_that_pass_through_to_what_is_trained_count_half() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from ...figures import ms, pct
 from ...measures.discarded_gradients import UPDATES, discarded
-from ...measures.module_calls import CALLS, Calls, ModuleCalls, of_steps
+from ...measures.module_calls import CALLS, Calls, ModuleCalls, of_steps, saved
 from ...measures.ownership import ASKS, Owners, owners
 from ...rule import Finding, Rule
 from ...watched import Phase, Watched
@@ -61,7 +61,8 @@ def _unowned(watched: Watched, each: Owners, part: Phase) -> Finding:
         remedy=f'probe {watched.endpoint} eval "{freeze}"' if is_live else f"{what}: requires_grad_(False)",
         effect="takes effect with the next step" if is_live else "",
         seconds=part.seconds, share=part.share, confidence=part.sure(LEAST), where=what,
-        now=f"{what}: requires_grad=True, in no optimizer", saves=part.seconds, assumes="without these gradients",
+        now=f"{what}: requires_grad=True, in no optimizer", saves=saved(watched, part),
+        assumes="without these gradients",
     )  # fmt: skip
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from ...figures import ms, pct
 from ...measures.live_values import is_readable, of_model, value
 from ...measures.memory_left import CONTAINER
-from ...measures.module_calls import BY_STEP, of_steps
+from ...measures.module_calls import BY_STEP, is_on_cuda, of_steps, saved
 from ...rule import Finding, Rule
 from ...watched import Watched
 
@@ -25,11 +25,11 @@ _SWITCHES = (
 
 
 def _find(watched: Watched) -> Iterator[Finding]:
-    rows = [row for row in watched.rows(BY_STEP) if row["recomputed_s"]]
+    rows = [row for row in watched.rows(BY_STEP) if row["recomputed"]]
     if not rows:
         return
     part, root = of_steps(watched, "recomputed_s", "recomputing"), rows[0]["recomputed"]
-    whose, used = _memory(watched, on_cuda=any(row["on_cuda"] for row in rows))
+    whose, used = _memory(watched, on_cuda=is_on_cuda(watched))
     if part.share < LEAST or used is None or used > _AMPLE:
         return
     switch = _switch(watched, root)
@@ -39,7 +39,7 @@ def _find(watched: Watched) -> Iterator[Finding]:
         remedy=f'probe {watched.endpoint} eval "{switch}"' if switch else "no activation checkpointing here",
         effect="takes effect with the next step" if switch else "",
         seconds=part.seconds, share=part.share, confidence=part.sure(LEAST),
-        where=root or "", saves=part.seconds, assumes="without checkpointing",
+        where=root or "", saves=saved(watched, part), assumes="without checkpointing",
     )  # fmt: skip
 
 
