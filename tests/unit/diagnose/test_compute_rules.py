@@ -213,14 +213,16 @@ def recomputing(used_pct: float) -> Planted:
     return planted.plant("host.process_trace", [{"step": 5, "host_memory_used_pct": used_pct}])
 
 
-def test_checkpointing_without_need_is_found_and_switched_off() -> None:
-    def read(expression: str) -> str | None:
-        return "[('', 'checkpointing')]" if "named_modules" in expression else None
+def checkpoints(expression: str) -> str | None:
+    """Reads a model that has a switch."""
+    return "[('', 'checkpointing')]" if "named_modules" in expression else None
 
-    (told,) = found(RECOMPUTE, recomputing(20), read)
+
+def test_checkpointing_without_need_is_found() -> None:
+    (told,) = found(RECOMPUTE, recomputing(20), checkpoints)
     assert told.sentence == "Recompute: 17 % of each step runs forward passes again, and 80 % of the memory is free."
-    assert told.remedy == 'probe 4242 eval "model.checkpointing = False"'
-    assert told.saves == told.seconds == pytest.approx(0.01, rel=0.02)
+    assert told.remedy == "no activation checkpointing here, if there is room for what it saves, which is not known"
+    assert told.saves == told.seconds == pytest.approx(0.01, rel=0.02) and not told.effect
 
 
 def of_device(planted: Planted, used_mb: float, device: str = "cuda:0") -> Planted:
@@ -243,6 +245,36 @@ def test_what_is_recomputed_on_a_device_costs_the_time_of_the_device_and_saves_n
     (told,) = found(RECOMPUTE, of_device(on_cuda(recomputing(20), 2), 20_000))
     assert told.sentence.startswith("Recompute: 34 % of each step") and "75 % of the device" in told.sentence
     assert told.saves is None and told.seconds == pytest.approx(0.02, rel=0.02)
+
+
+def allocating(*deltas: float | None, used_mb: float = 36_000) -> list[Finding]:
+    """Calls that allocate this when they are run again, in MB, on a device of which 44,000 MB are free."""
+    planted = on_cuda(recomputing(20), 2)
+    planted.database.execute("DELETE FROM python.torch_trace WHERE recompute")
+    again = {"root": "model", "module": "conv", "stage": "forward", "recompute": True, "duration": 10 * MS}
+    every = {step: deltas if step % 10 == 0 else [None] for step in SAMPLED}  # memory is read in first steps of blocks
+    planted.plant("python.torch_trace", [
+        {**again, "step": step, "device": "cuda:0", "allocated_delta": delta} for step in every for delta in every[step]
+    ])  # fmt: skip
+    return found(RECOMPUTE, of_device(planted, used_mb), checkpoints)
+
+
+def test_checkpointing_is_switched_off_where_what_it_saves_fits() -> None:
+    (told,) = allocating(20_000, 20_000, -5_000)
+    assert told.remedy == 'probe 4242 eval "model.checkpointing = False"' and told.effect
+    assert told.severity is None
+
+
+def test_checkpointing_that_saves_more_than_is_free_is_not_switched_off() -> None:
+    (told,) = allocating(20_000, 30_000)
+    more = "some 50,000 MB more would be held, and 44,000 MB of cuda:0 are free"
+    assert told.remedy == f"no activation checkpointing of some modules: without any, {more}"
+    assert told.severity == "hint" and not told.effect
+
+
+def test_checkpointing_of_which_it_is_not_known_what_it_saves_is_not_switched_off() -> None:
+    (told,) = allocating(20_000, None)
+    assert told.remedy.endswith("which is not known") and told.severity is None and not told.effect
 
 
 @pytest.mark.parametrize("rule", [RECOMPUTE, FROZEN_WITH_GRADIENTS], ids=lambda rule: rule.code)

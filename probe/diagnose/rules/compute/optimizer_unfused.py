@@ -28,7 +28,7 @@ _SQL = (
 _SETTINGS, _ALL_SETTINGS = (
     "[(id(o.param_groups), n, type(getattr(o, 'optimizer', o)).__name__, "
     "sum(len(g['params']) for g in o.param_groups), "
-"[(g.get('foreach'), g.get('fused', 'unknown') if all(p.is_floating_point() for p in g['params']) else 'unknown') "
+    "[(g.get('foreach'), g.get('fused', 'unknown') if all(p.is_floating_point() for p in g['params']) else 'unknown') "
     "for g in o.param_groups], "
     f"next((p.device.type for g in o.param_groups for p in g['params']), ''), "
     "sum(p.numel() * p.element_size() for g in o.param_groups for p in g['params'])) "
