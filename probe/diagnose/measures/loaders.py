@@ -35,6 +35,10 @@ _BUSY = (
 )
 _MOST_WORKERS = 8
 _HOLDERS = ("", "trainer.", "trainer.callback_handler.")  # of a loader, or the trainer of Lightning, or Hugging Face
+_IS_WRAPPER = (  # or neither that nor a loader: None
+    "True if 'base_dataloader' in getattr(LOADER, '__dict__', ()) else "
+    "False if issubclass(type(LOADER), __import__('torch').utils.data.DataLoader) else None"
+)
 _SPARE = 1.25  # times as many workers as would just do, because batches differ
 
 
@@ -103,13 +107,14 @@ def _making_s(row: Mapping[str, Any], workers: int, firsts: int, rest_s: float) 
 
 
 def expression(watched: Watched, loader: Loader) -> str | None:
-    """What the loader is in the job: its variable, or where the job's trainer has it; None if that cannot be read.
+    """What the loader is in the job: its variable, or where the job's trainer has it; None if that cannot be read,
+    or is an iterator, on which settings have no effect.
 
     Of accelerate's, the loader inside: what is set of the one around it changes nothing.
     """
     for path in [f"{holder}{loader.name}" for holder in _HOLDERS if loader.name != "DataLoader"]:
-        is_wrapper = watched.read(f"'base_dataloader' in getattr({path}, '__dict__', ())")
-        if is_wrapper is not None:
+        is_wrapper = watched.read(_IS_WRAPPER.replace("LOADER", path))
+        if is_wrapper in ("True", "False"):
             return f"{path}.base_dataloader" if is_wrapper == "True" else path
     return None
 

@@ -25,6 +25,7 @@ from torch.utils.data import ConcatDataset, DataLoader, Dataset, IterableDataset
 from torch.utils.data import default_collate as collate  # noqa: E402
 
 from probe.diagnose.change.effects import effects  # noqa: E402
+from probe.diagnose.measures.loaders import expression  # noqa: E402
 from probe.diagnose.measures.new_workers import has_room, why_not  # noqa: E402
 
 ON_CPU = TensorDataset(torch.zeros(8, 2), torch.zeros(8))
@@ -212,3 +213,17 @@ def test_batches_of_more_workers_have_to_fit(
 
 def test_where_room_cannot_be_read_there_may_be_none() -> None:
     assert not has_room(Planted().watched(), 1.0)
+
+
+@pytest.mark.parametrize(
+    ("name", "set_as"),
+    [("loader", "loader"), ("wrapper", "wrapper.base_dataloader"), ("batches", None), ("none", None)],
+)
+def test_an_iterator_that_the_loop_holds_is_no_loader(name: str, set_as: str | None) -> None:
+    loader = DataLoader(ON_CPU)
+    names = {"loader": loader, "batches": iter(loader), "wrapper": SimpleNamespace(base_dataloader=loader)}
+
+    def read(code: str) -> str | None:
+        return repr(eval(code, dict(names))) if name in names and "trainer." not in code else None
+
+    assert expression(Planted().watched(read=read), SimpleNamespace(name=name)) == set_as  # type: ignore[arg-type]
