@@ -539,6 +539,9 @@ def test_full_precision_is_a_hint_on_busy_devices_only() -> None:
     planted.plant("host.gpu_trace", [{"step": 5, "gpu_util_pct": 98.0}])
     (told,) = found(NO_MIXED_PRECISION, planted, read)
     assert told.severity == "hint" and "set_float32_matmul_precision" in told.remedy
+    (snippet,) = re.findall(r'probe 4242 eval "(.*)"', told.remedy)
+    assert snippet == "import torch; torch.set_float32_matmul_precision('high')"  # a loop need not import torch
+    assert "lose precision" in told.effect
     assert not found(NO_MIXED_PRECISION, planted, answers([["torch.bfloat16"], "highest", 9]))
 
 
