@@ -81,8 +81,9 @@ class Sampling:
             self.cost_ns = min(self._costs)  # a lost core only adds to the time
             self._choose(step_ns())
         if self._lending is not None:
-            (self._lent, steps), self._lending = self._lending, None
-            self._lent_until = since_attach + steps
+            (every, steps), self._lending = self._lending, None
+            if every <= self._lent or since_attach + steps > self._lent_until:  # else more are sampled for longer
+                self._lent, self._lent_until = every, since_attach + steps
         is_forced, index = since_attach in self.forced, step % BLOCK
         flags = SAMPLED | EXTRA if is_forced else self._flags(step // BLOCK, since_attach)
         self._measuring = bool(flags & SAMPLED) and self.sample is None and index == _MEASURED_STEP and not is_forced

@@ -415,6 +415,9 @@ class TestSampling:
         found = one(UNREPRESENTATIVE_SAMPLING.find(self.watched(2.0)))
         assert found.sentence.startswith("Sampled steps take 33 % more time") and found.severity == "hint"
 
+    def test_all_are_sampled_for_a_while_only(self) -> None:
+        assert one(UNREPRESENTATIVE_SAMPLING.find(self.watched(2.0))).remedy == "probe 4242 set sample=1 for=1600"
+
     def test_sampled_steps_that_take_less_are_a_hint(self) -> None:
         assert "less time" in one(UNREPRESENTATIVE_SAMPLING.find(self.watched(0.6))).sentence
 

@@ -13,6 +13,7 @@ from ...watched import BLOCK, LEAST_BLOCKS, LEAST_STEPS, Watched
 
 _LEAST, _MOST = 0.83, 1.2  # times as long as all: within that, a share changes by less than verdicts differ
 _SURE = 0.9
+_TIMES = 4  # as many steps as were watched: for the next watch, and until somebody asks for it
 _SQL = (
     "SELECT sampled, step, AVG(duration) AS duration FROM python.step_trace WHERE {window} AND duration IS NOT NULL "
     "AND COALESCE(eval_duration, 0) = 0 GROUP BY ALL ORDER BY step"
@@ -35,7 +36,8 @@ def _find(watched: Watched) -> Iterator[Finding]:
             f"Sampled steps take {pct(abs(sampled_s / every_s - 1))} {'more' if more else 'less'} time than the mean "
             "step: shares of forward, validation and other are less certain.",
             why=[f"{len(sampled)} sampled steps take {ms(sampled_s)}, {len(others)} others {ms(others_s)}"],
-            remedy=f"probe {watched.endpoint} set sample=1", severity="hint", confidence=sure,
+            remedy=f"probe {watched.endpoint} set sample=1 for={_TIMES * watched.steps}",
+            severity="hint", confidence=sure,
         )  # fmt: skip
 
 

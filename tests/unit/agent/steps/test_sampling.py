@@ -133,6 +133,19 @@ def test_a_smaller_n_for_some_steps_ends_by_itself() -> None:
     assert [step for step in sampled(flags) if step >= 300] == [step for step in sampled(usual) if step >= 300]
 
 
+def test_a_larger_n_for_some_of_these_steps_takes_none_of_them() -> None:
+    """A watch asks for as many as it needs, although all are sampled for the next one."""
+    sampling = Sampling()
+    sampling.set({"sample": 128}, None)
+    sampling.set({"sample": 1, "for_steps": 300}, None)
+    flags = flags_of(sampling, range(100))
+    sampling.set({"sample": 8, "for_steps": 150}, None)
+    flags |= flags_of(sampling, range(100, 300))
+    assert sampled(flags) == list(range(300))
+    sampling.set({"sample": 8, "for_steps": 1000}, None)
+    assert 0 < len(sampled(flags_of(sampling, range(300, 1300)))) < 500
+
+
 @pytest.mark.parametrize("every", EVERY)
 def test_of_every_window_of_n_blocks_one_is_sampled_whole(every: int) -> None:
     sampling = Sampling()
