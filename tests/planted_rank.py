@@ -44,7 +44,8 @@ def planted_ranks(
 
 def main() -> None:
     folder, rank, of, host, step_ends = sys.argv[1:]
-    agent = FakeAgent(Path(folder), int(rank), int(of), host=host, boot_id=host, step_ends=step_ends)
+    numbered: dict[str, Any] = {"step_ends": step_ends, "step_source": "optimizer"}  # so that no rank is aligned
+    agent = FakeAgent(Path(folder), int(rank), int(of), host=host, boot_id=host, **numbered)
     train(agent, random.Random(rank), STEPS - 2 * int(rank))
     for second in range(40):
         agent.sample(second * 1000 * MS, (1, second * 100 * MS), (10, second * 70), (11, second * 30))
