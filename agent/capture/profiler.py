@@ -15,6 +15,7 @@ from contextlib import contextmanager, suppress
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from ..storage.memfd import memfd_create
 from ..torch_state import cuda_is_in_use, cuda_may_be_asked, torch_is_imported
 from .guard import Guard
 
@@ -118,7 +119,7 @@ class Profiler:
 
         It opens a path or, since torch 2.1, that with .tmp behind it, which it renames: both lead to the memory.
         """
-        fd = os.memfd_create(_MEMORY, os.MFD_CLOEXEC)
+        fd = memfd_create(_MEMORY)
         try:
             with TemporaryDirectory(prefix="probe-") as folder:
                 path = os.path.join(folder, "trace.json")

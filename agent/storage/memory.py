@@ -12,6 +12,7 @@ import os
 from collections.abc import Iterator
 
 from .descriptors import is_same
+from .memfd import memfd_create
 
 _OVERCOMMIT, _STRICT = "/proc/sys/vm/overcommit_memory", "2"
 _LIMITS, UNLIMITED = "/proc/self/limits", "unlimited"
@@ -37,7 +38,7 @@ def shared_memory(name: str, size: int) -> mmap.mmap:
     a write to a page that the kernel does not grant, which it may only deny where it does not overcommit memory: there
     all pages are taken at once.  Raises NoRoom.
     """
-    fd = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    fd = memfd_create(name)
     try:
         os.ftruncate(fd, size)
         if _must_reserve():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import mmap
 import os
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ import pytest
 
 from probe.agent.storage import memory as memory_module
 from probe.agent.storage.log import Log
+from probe.agent.storage.memfd import memfd_create
 from probe.agent.storage.memory import NoRoom, shared_memory
 from probe.agent.storage.rows import Stream
 from probe.host import agent_memory
@@ -20,15 +22,43 @@ from probe.streams import LOG_BYTES, LOG_STRING, RETENTION_BYTES
 SIZE = 1 << 16
 
 
-@pytest.fixture
-def memory() -> Iterator[tuple[mmap.mmap, int]]:
-    """The mapping, and a descriptor that another process could have."""
+@pytest.fixture(params=["usual", "old C library"])
+def memory(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[mmap.mmap, int]]:
+    """The mapping, and a descriptor that another process could have; also of a Python without the call, as conda's."""
+    if request.param != "usual":
+        lack(monkeypatch)
     mapped = shared_memory("probe-test", SIZE)
     mapped[:4] = b"mine"
     descriptor = os.open(agent_memory.descriptors(os.getpid())["test"], os.O_RDWR)
     yield mapped, descriptor
     os.close(descriptor)
     mapped.close()
+
+
+def lack(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("memfd_create", "MFD_CLOEXEC", "MFD_ALLOW_SEALING"):
+        monkeypatch.delattr(os, name)
+
+
+def test_without_the_call_in_python_a_failure_has_the_kernels_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    lack(monkeypatch)
+    with pytest.raises(OSError, match="Invalid argument") as raised:
+        shared_memory("probe-" + 250 * "x", SIZE)  # the kernel takes 249 bytes
+    assert raised.value.errno == errno.EINVAL
+
+
+def test_without_the_call_in_python_the_memory_is_not_inherited(monkeypatch: pytest.MonkeyPatch) -> None:
+    lack(monkeypatch)
+    made = memfd_create("probe-test")
+    assert not os.get_inheritable(made)
+    os.close(made)
+
+
+def test_without_the_call_in_python_nothing_is_left_to_the_collector(monkeypatch: pytest.MonkeyPatch) -> None:
+    lack(monkeypatch)
+    gc.collect()
+    os.close(memfd_create("probe-test"))
+    assert gc.collect() == 0
 
 
 def test_it_can_be_read(memory: tuple[mmap.mmap, int]) -> None:
