@@ -25,6 +25,7 @@ from typing import Any
 from ..errors import AttachError
 from ..host.process_status import native_threads, thread_ids, told_together
 from ..host.processes import has_ended
+from ..host.system_calls import pidfd_open
 from ..version import __version__
 from . import refusals
 from .bootstrap import START, bootstrap_text
@@ -160,7 +161,7 @@ class _TargetConnection:
         """deadline: monotonic.  Raises AttachError when the target is gone."""
         self._pid, self._deadline, self._signals = pid, deadline, signals
         try:
-            self._ended = os.pidfd_open(pid)
+            self._ended = pidfd_open(pid)
         except ProcessLookupError:
             raise refusal("target-ended", pid) from None
         except OSError as error:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import CODES, ProbeError, SilentError
+from ..host.system_calls import memfd_create
 from ..serve.confinement import confine
 from ..serve.handover import CONFIG, IPC, command, config, spawn
 
@@ -29,7 +30,7 @@ def start(endpoint: str, order: Mapping[str, Any], key: str | None = None) -> st
     Raises ProbeError, as the recorder does.
     """
     ours, theirs = socket.socketpair()
-    descriptor = os.memfd_create("probe-config", os.MFD_CLOEXEC)
+    descriptor = memfd_create("probe-config")
     path = [str(Path(__file__).parents[2]), *filter(os.path.isabs, sys.path)]
     try:
         said = {"python_path": path, "endpoint": endpoint, "order": dict(order), "key": key}

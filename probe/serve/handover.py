@@ -55,7 +55,8 @@ def is_there(child: int) -> bool:
 
 
 def spawn(command: list[str], descriptors: Mapping[int, int]) -> int:
-    """Start a process with these descriptors (its number: ours) and none of our signals' settings; its pid.
+    """Start a process with these descriptors (its number: ours), none of our signals' settings and a session of its
+    own; its pid.  command: from command().
 
     Raises OSError.
     """
@@ -64,10 +65,11 @@ def spawn(command: list[str], descriptors: Mapping[int, int]) -> int:
     sources = {to: fcntl.fcntl(source, fcntl.F_DUPFD_CLOEXEC, _FREE) for to, source in descriptors.items()}
     actions = [(os.POSIX_SPAWN_DUP2, null, number) for number in (0, 1, 2)]
     actions += [(os.POSIX_SPAWN_DUP2, source, to) for to, source in sources.items()]
+    how: dict[str, Any] = {"file_actions": actions, "setsigmask": [], "setsigdef": range(1, 32)}
     try:
-        return os.posix_spawn(
-            command[0], command, loading(), file_actions=actions, setsid=True, setsigmask=[], setsigdef=range(1, 32)
-        )
+        return os.posix_spawn(command[0], command, loading(), setsid=True, **how)
+    except NotImplementedError:  # a Python built for glibc before 2.26, as conda's and uv's are
+        return os.posix_spawn(command[0], _leaving_our_session(command), loading(), **how)
     finally:
         for each in (null, *sources.values()):
             os.close(each)
@@ -78,3 +80,9 @@ def remove(folder: str) -> None:
     for remove, path in ((os.unlink, f"{folder}/{SOCKET}"), (os.rmdir, folder)):
         with contextlib.suppress(OSError):  # a folder with something else in it stays
             remove(path)
+
+
+def _leaving_our_session(command: list[str]) -> list[str]:
+    """What command() gives, for a process that makes a session of its own before anything else."""
+    *options, code, module, endpoint = command
+    return [*options, f"import os; os.setsid(); {code}", module, endpoint]

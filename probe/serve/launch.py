@@ -21,6 +21,7 @@ from typing import Any
 
 from ..attach.refusals import refusal
 from ..host.processes import read_stat
+from ..host.system_calls import memfd_create
 from ..protocol import CONTROL, READ
 from .handover import CONFIG, IPC, KEEPER, KEEPER_MODULE, SOCKET, TCP, command, is_there, remove, spawn
 
@@ -71,7 +72,7 @@ class Prepared:
 
     def start(self) -> None:
         """Start the keeper, and wait until it runs, but not for the server.  Raises OSError, AttachError."""
-        descriptor = os.memfd_create("probe-config", os.MFD_CLOEXEC)
+        descriptor = memfd_create("probe-config")
         try:
             os.pwrite(descriptor, json.dumps(self._config()).encode(), 0)
             listening = dict(zip((IPC, TCP), (each.fileno() for each in self._sockets), strict=False))

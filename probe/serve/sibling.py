@@ -13,6 +13,7 @@ import socket
 import sys
 from typing import Any, ClassVar
 
+from ..host.system_calls import memfd_create
 from .handover import CONFIG, IPC, command, is_there, spawn
 
 ENDED = "the process for that has ended. Try again; or attach with a Python that the job's user can read"
@@ -29,7 +30,7 @@ class Sibling:
         Raises OSError.
         """
         self.socket, theirs = socket.socketpair()
-        config = os.memfd_create("probe-config", os.MFD_CLOEXEC)
+        config = memfd_create("probe-config")
         try:
             os.pwrite(config, json.dumps({**given, "key": None}).encode(), 0)
             ends = dict.fromkeys(descriptors, theirs.fileno())

@@ -60,6 +60,32 @@ def test_keeper_and_server_get_the_folders_of_libraries_and_nothing_else(monkeyp
         os.waitpid(keeper, 0)
 
 
+def test_a_python_that_cannot_start_sessions_starts_processes_that_do_it_themselves(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    usual = os.posix_spawn
+
+    def refusing(*arguments: Any, **how: Any) -> int:
+        """As where Python was built for glibc before 2.26."""
+        if how.get("setsid"):
+            raise NotImplementedError("posix_spawn: setsid unavailable on this platform")
+        return usual(*arguments, **how)
+
+    monkeypatch.setattr(os, "posix_spawn", refusing)
+    for name in ("memfd_create", "MFD_CLOEXEC", "MFD_ALLOW_SEALING"):
+        monkeypatch.delattr(os, name)
+    monkeypatch.setattr(launch, "spawn", lambda *of: started.append(spawn(*of)) or started[-1])
+    started = list[int]()
+    with Prepared(os.getpid(), os.geteuid(), os.getegid()) as prepared:
+        prepared.start()
+    (keeper,) = started
+    try:
+        assert os.getsid(keeper) == keeper
+    finally:
+        os.kill(keeper, signal.SIGTERM)
+        os.waitpid(keeper, 0)
+
+
 def test_a_server_whose_python_does_not_start_is_told_and_leaves_no_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     servers = JobServers()
     monkeypatch.setattr(sys, "executable", "/bin/false")
