@@ -21,7 +21,7 @@ from probe.client.endpoints import Resolved, address_of
 from probe.connection import Connection
 from probe.errors import Interrupted, ProbeError, QueryError, SilentError
 from probe.host import agent_memory
-from probe.serve.confinement import confine, memory_share
+from probe.serve.confinement import confine, memory_share, spare_memory
 from probe.serve.handover import ANSWERS, IPC, config
 from probe.settings import NO_SERVER
 
@@ -196,4 +196,4 @@ def main() -> None:
     memory = memory_share()
     confine(ANSWERS, max(_LEAST_ADDRESSES, memory))
     os.environ[NO_SERVER] = "1"  # agents are asked at their own sockets
-    Answering(socket.socket(fileno=IPC), given["role"], memory // 2).run()
+    Answering(socket.socket(fileno=IPC), given["role"], spare_memory(memory) // 2).run()

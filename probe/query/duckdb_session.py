@@ -13,9 +13,11 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import duckdb
+
+from ..host.cgroups import memory_left
 
 Part = TypeVar("Part")
 Value = TypeVar("Value")
@@ -86,7 +88,10 @@ class DuckDBSession:
 
 
 def _open() -> duckdb.DuckDBPyConnection:
-    connection = duckdb.connect(":memory:", config={"python_enable_replacements": "false"})
+    config: dict[str, Any] = {"python_enable_replacements": "false"}
+    if (left := memory_left()) is not None:  # beyond it the kernel would end the training with us, if that is here too
+        config["memory_limit"] = f"{left // 2}B"
+    connection = duckdb.connect(":memory:", config=config)
     connection.execute("SET enable_progress_bar = false")
     for schema in SCHEMAS:
         connection.execute(f"CREATE SCHEMA {schema}")

@@ -17,7 +17,7 @@ from .. import protocol as wire
 from ..client.agent_socket import AgentSocket
 from ..host.processes import is_stopped, namespace, resident_bytes
 from .agents import Agents
-from .confinement import memory_share
+from .confinement import memory_share, spare_memory
 from .handover import ANSWERS_MODULE
 from .relay import Client, Relay
 from .sibling import Sibling
@@ -142,7 +142,8 @@ class Answers:
         if self._process is not None and self._asked is None and now - self._used > _IDLE_S:
             self.close()
         pid = self._sibling.pid if self._sibling is not None else 0
-        if pid and (is_stopped(pid) or resident_bytes(pid) > self._most_memory):
+        held = resident_bytes(pid) if pid else 0
+        if pid and (is_stopped(pid) or held > spare_memory(self._most_memory, held)):
             self.close()
         self._begin_next()
 

@@ -12,21 +12,24 @@ import os
 import resource
 from typing import Any
 
+from ..host import cgroups
+
 _PR_SET_NAME = 15
-_OOM_FIRST = "1000"  # ends before the training does
+_OOM_FIRST = "1000"  # ends before the training does, where the kernel ends a process and not a cgroup
 _LEAST_MEMORY = 1 << 30
 
 
 def memory_share() -> int:
     """A quarter of the memory that this process's cgroup may have, or the machine; the most that one of ours takes."""
     most = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    with contextlib.suppress(OSError, StopIteration):  # an older kind of cgroup, or "max"
-        with open("/proc/self/cgroup") as file:
-            path = next(line for line in file if line.startswith("0::")).strip().partition("::")[2]
-        for folder in (f"/sys/fs/cgroup{path}", "/sys/fs/cgroup"):
-            with contextlib.suppress(OSError, ValueError), open(f"{folder}/memory.max") as file:
-                most = min(most, int(file.read()))
-    return max(_LEAST_MEMORY, most // 4)
+    return max(_LEAST_MEMORY, min(most, cgroups.memory_limit() or most) // 4)
+
+
+def spare_memory(share: int, held: int = 0) -> int:
+    """What a process may take of its share, where it has so much already: at most half of what is left, if the kernel
+    would not end it first but its whole cgroup, which the training may be in."""
+    left = cgroups.memory_left()
+    return share if left is None else min(share, (left + held) // 2)
 
 
 def confine(name: str, memory: int = 0) -> None:

@@ -6,10 +6,12 @@ import json
 import os
 import subprocess
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from limited import Cgroup, put_into
 from until import stop, until
 
 from probe import protocol as wire
@@ -70,6 +72,22 @@ def test_a_process_that_cannot_go_on_is_ended_and_its_client_told(
 
     until(ended, 10)
     assert not made.is_busy and json.loads(replies[0])["kind"] == wire.ERROR and len(replies) == 1
+
+
+def test_a_process_is_ended_once_the_container_has_less_left_than_it_holds(
+    asked: tuple[answers.Answers, list[Any]], process: subprocess.Popen[bytes], tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """The kernel would not end it first, but all of the container at once."""
+    made, _ = asked
+    container = Cgroup(used=924, as_one=True)
+    put_into(container, folder=tmp_path, monkeypatch=monkeypatch)
+    made.tidy()
+    assert made.is_busy and not has_ended(process.pid)
+    put_into(container._replace(used=1024), folder=tmp_path, monkeypatch=monkeypatch)
+    made.tidy()
+    assert not made.is_busy
+    until(lambda: has_ended(process.pid), 10)
 
 
 PART = {"kind": wire.PART, "protocol": wire.PROTOCOL, "ids": []}
