@@ -12,7 +12,6 @@ import click
 from probe.errors import DetachError, EndpointError, ProbeError, SilentError, UsageError
 from probe.text import title
 
-from .choosing import is_launcher
 from .program import VERBS
 from .session import say
 
@@ -133,12 +132,15 @@ def attach_as_they_come(pids: Sequence[int], wanted: Wanted, needs_torch: bool =
             else:
                 failures.append(error)
         time.sleep(_POLL_S)
+    if not tried:
+        which = "Python process with torch" if needs_torch else "rank"
+        say(f"Nothing was attached to: no {which} was seen. While a job runs, this shows its pid: probe list")
     _raise_first([*failures, *without_port.values()], len(tried))
 
 
 def _ranks_now(pids: Iterable[int], needs_torch: bool) -> dict[int, int | None]:
     """pid -> rank of the ranks that are running; a launcher between two rounds has none."""
-    from probe.host.processes import ranks_below
+    from probe.host.processes import is_launcher, ranks_below
 
     ranks = (each for pid in pids for each in ranks_below(pid) if not is_launcher(each))
     return {each.pid: each.rank for each in ranks if each.has_torch or not needs_torch}

@@ -7,7 +7,6 @@ itself.
 from __future__ import annotations
 
 import os
-import re
 import sys
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
@@ -19,9 +18,6 @@ from probe.text import grouped
 
 if TYPE_CHECKING:
     from probe.host.processes import Process
-
-# Programs that start ranks: they import torch too, and look like a rank until their ranks appear.
-LAUNCHER = re.compile(r"(\S+(\s-\S+)*\s)?(\S*/)?(torchrun|torch\.distributed\.(run|launch)|accelerate|deepspeed)(\s|$)")
 
 
 def ranks_of(pids: Iterable[int], every_job: bool = False) -> dict[int, int | None]:
@@ -36,7 +32,7 @@ def ranks_of(pids: Iterable[int], every_job: bool = False) -> dict[int, int | No
     ranks: dict[int, int | None] = {}
     for pid in pids:
         found = processes.ranks_below(pid)
-        if any(map(is_launcher, found)):
+        if any(map(processes.is_launcher, found)):
             check_process(pid)
             raise EndpointError(f"The job of pid {pid} has no ranks yet.", "Try again in a moment.", code="no-ranks")
         if any(rank.rank is None for rank in found) and len(programs := _python_programs(pid)) > 1:
@@ -69,11 +65,6 @@ def _check_is_one_job(pid: int, ranks: Sequence[Process]) -> None:
 
 def _what(ranks: Sequence[Process]) -> str:
     return f"{len(ranks)} ranks" if len(ranks) > 1 else f"pid {ranks[0].pid}"
-
-
-def is_launcher(process: Process) -> bool:
-    """Whether the process starts ranks without being one."""
-    return process.rank is None and bool(LAUNCHER.match(process.command))
 
 
 def _python_programs(pid: int) -> list[int]:

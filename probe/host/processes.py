@@ -21,6 +21,11 @@ _LIBTORCH = re.compile(rb"/libtorch(_cpu|_python)?\.so")
 _SPAWNED = "from multiprocessing.spawn import spawn_main"
 _HELPERS = re.compile(r"torch[./]_inductor[./]compile_worker|multiprocessing\.resource_tracker")  # in their commands
 _LOADER_WORKER = "pt_data_worker"  # as torch names its spawned loader workers' main thread
+# Programs that start ranks: they import torch too, and look like a rank until their ranks appear.
+_LAUNCHER = re.compile(
+    r"(\S+(\s-\S+)*\s)?(\S*/)?(torchrun|torch\.distributed\.(run|launch)"
+    r"|accelerate(-launch|\.commands\.launch)?|deepspeed(\.launcher\.(launch|runner))?)(\s|$)"
+)
 _LAUNCHER_LEAVES = ("LOCAL_RANK", "TORCHELASTIC_RUN_ID")  # what a launcher gives to its ranks and does not have itself
 _EXITING = 0x4  # PF_EXITING, in the kernel's flags of a process
 _NUMBERS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
@@ -176,7 +181,8 @@ def ranks_below(pid: int) -> list[Process]:
     """The ranks of the job at or below this process, by rank; [] if there are none.
 
     A rank is the topmost Python process with each value of RANK in its initial environment.  Without any RANK, the
-    ranks are the children made by `multiprocessing.spawn` that have torch; without these, the topmost Python process.
+    ranks are the children made by `multiprocessing.spawn` that have torch; without these, the topmost Python processes
+    that have torch and are no launchers, which are several jobs if there are several; else the topmost Python process.
     Loader workers, resource trackers and compile workers are none, though they inherit a RANK that the job has given
     itself; neither is the process that asks, unless it has a RANK of its own.
     """
@@ -193,7 +199,13 @@ def choose_ranks(tree: list[Process]) -> list[Process]:
     if with_rank:
         return sorted(_without_nested(with_rank, tree), key=lambda entry: (entry.rank or 0, entry.pid))
     spawned = [entry for entry in pythons if entry.is_spawned]
-    return _without_nested(spawned, tree) or pythons[:1]
+    with_torch = [entry for entry in pythons if entry.has_torch and not is_launcher(entry)]
+    return _without_nested(spawned, tree) or _without_nested(with_torch, tree) or pythons[:1]
+
+
+def is_launcher(entry: Process) -> bool:
+    """Whether the process starts ranks without being one."""
+    return entry.rank is None and bool(_LAUNCHER.match(entry.command))
 
 
 def is_worker(entry: Process) -> bool:

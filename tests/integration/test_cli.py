@@ -60,8 +60,13 @@ def test_a_second_attach_reports_the_running_agent(attached: Target, probe: Prob
     assert probe("attach", attached.pid).stdout.startswith(f"already   rank 0  pid {attached.pid} ")
 
 
-def test_run_attaches_to_the_ranks_as_they_appear(probe: Probe, start: Start, tmp_path: Path) -> None:
-    target = Target((str(PROBE), "run", "--", sys.executable, str(TARGETS / "loop.py")),
+# As conda and an agent of sweeps do: Python without torch, which waits for the program.
+WRAPPER = (sys.executable, "-c", "import subprocess, sys; sys.exit(subprocess.call(sys.argv[1:]))")
+
+
+@pytest.mark.parametrize("wrapper", [(), WRAPPER], ids=["alone", "wrapped"])
+def test_run_attaches_to_the_ranks_as_they_appear(probe: Probe, tmp_path: Path, wrapper: tuple[str, ...]) -> None:
+    target = Target((str(PROBE), "run", "--", *wrapper, sys.executable, str(TARGETS / "loop.py")),
                     tmp_path / "run.txt", {})  # fmt: skip
     try:
         target.wait_for("attached  rank 0")

@@ -20,6 +20,7 @@ SI_KERNEL = 0x80  # asm-generic/siginfo.h: the terminal sent it, to the command'
 PASSED_ON = {
     signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGWINCH,
 }  # fmt: skip
+_ENDS_S = 2.0  # after the command, in which the thread that attaches says if it has attached to nothing
 
 
 @click.command("run", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
@@ -66,11 +67,13 @@ def watch(child: subprocess.Popen[bytes], wanted: Wanted, recorded: Recorded | N
 
     Returns the child's exit status as a shell reports it.
     """
-    Thread(target=attach_to_ranks, args=(child.pid, wanted, recorded), daemon=True).start()
+    attaching = Thread(target=attach_to_ranks, args=(child.pid, wanted, recorded), daemon=True)
+    attaching.start()
     while child.poll() is None:
         caught = signal.sigtimedwait({*PASSED_ON, signal.SIGCHLD}, 1.0)
         if caught and caught.si_signo != signal.SIGCHLD and caught.si_code != SI_KERNEL:
             child.send_signal(caught.si_signo)
+    attaching.join(_ENDS_S)
     return child.returncode if child.returncode >= 0 else 128 - child.returncode
 
 

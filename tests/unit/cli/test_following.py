@@ -29,7 +29,8 @@ class Followed:
     def __init__(self, job: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
         self.attached = list[int]()
         self._job, self._patch = job, monkeypatch
-        monkeypatch.setattr(attaching, "_ranks_now", lambda *_: {job.pid: 0})
+        self.ranks: dict[int, int | None] = {job.pid: 0}
+        monkeypatch.setattr(attaching, "_ranks_now", lambda *_: self.ranks)
         monkeypatch.setattr(probe.attach, "attach", self._attach)
         monkeypatch.setattr(Prepared, "start", lambda prepared: None)
 
@@ -72,3 +73,12 @@ def test_a_port_that_stays_in_use_is_a_failure_that_is_said_once(
         followed.follow(taken.getsockname()[1], lambda: None)
     assert caught.value.code == "port-in-use" and not followed.attached
     assert capsys.readouterr().err.count("[port-in-use]") == 1
+
+
+@pytest.mark.parametrize("has_rank", [False, True])
+def test_it_says_when_it_has_attached_to_nothing(
+    followed: Followed, job: subprocess.Popen[bytes], capsys: pytest.CaptureFixture[str], has_rank: bool
+) -> None:
+    followed.ranks = {job.pid: None} if has_rank else {}
+    followed.follow(0)
+    assert ("Nothing was attached to" in capsys.readouterr().err) is not has_rank

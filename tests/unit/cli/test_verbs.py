@@ -18,7 +18,6 @@ import pytest
 import probe
 from probe.attach import Attached
 from probe.cli.attaching import Wanted, attach_each, line
-from probe.cli.choosing import is_launcher
 from probe.cli.entry import run
 from probe.cli.options import parse_ranks
 from probe.cli.questions import read
@@ -27,6 +26,7 @@ from probe.diagnose.hang.report import Report
 from probe.errors import AttachError, EvalError, Interrupted, QueryError, SilentError
 from probe.evals.snippet import RankResult
 from probe.host.facts import Facts
+from probe.host.processes import is_launcher
 from probe.protocol import UNWANTED
 from probe.query.result import Cost, Coverage, Note
 from probe.query.result import Result as QueryResult
@@ -453,7 +453,10 @@ def test_taps_that_are_off_on_gpus_are_reported_once_for_all_ranks(
         ("/usr/bin/python /usr/bin/torchrun --nproc-per-node 2 train.py", True),
         ("python -m torch.distributed.run train.py", True),
         ("python /opt/bin/accelerate launch train.py", True),
+        ("python -m accelerate.commands.launch train.py", True),
+        ("python -u -m deepspeed.launcher.launch --world_info=e30= train.py", True),
         ("python train.py --launcher torchrun", False),
+        ("python deepspeed.launcher.py", False),
         ("python torchrunner.py", False),
     ],
 )
@@ -464,6 +467,11 @@ def test_a_launcher_is_recognised_by_its_command(command: str, launches: bool) -
 @pytest.mark.parametrize(("ending", "status"), [("sys.exit(3)", 3), ("os.kill(os.getpid(), 9)", 137), ("pass", 0)])
 def test_run_ends_with_the_status_of_its_command(ending: str, status: int) -> None:
     assert run(["run", "--", sys.executable, "-c", f"import os, sys; {ending}"]) == status
+
+
+def test_run_says_that_it_has_attached_to_nothing(capfd: Captured) -> None:
+    assert run(["run", "--", "sleep", "0.5"]) == 0
+    assert "Nothing was attached to: no Python process with torch was seen." in capfd.readouterr().err
 
 
 def test_run_passes_signals_on() -> None:

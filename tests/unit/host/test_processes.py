@@ -97,3 +97,23 @@ def test_the_pid_of_a_shell_means_the_process_in_it():
 
 def test_without_python_there_are_no_ranks():
     assert pids(entry(1, 0, is_python=False)) == []
+
+
+def test_a_program_that_a_launcher_has_started_without_a_rank_is_the_rank():
+    """accelerate does so on one device; deepspeed starts a second launcher before its ranks."""
+    accelerate = entry(1, 0, command="python /opt/bin/accelerate launch train.py")
+    assert pids(accelerate) == [1]
+    assert pids(accelerate, entry(2, 1), entry(3, 2)) == [2]  # 3: its loader worker
+    deepspeed = entry(1, 0, command="python /opt/bin/deepspeed train.py")
+    assert pids(deepspeed, entry(2, 1, command="python -u -m deepspeed.launcher.launch train.py")) == [1]
+
+
+def test_a_program_below_a_python_without_torch_is_the_rank():
+    conda = entry(1, 0, command="python /opt/bin/conda run -n env python train.py", has_torch=False)
+    shell = entry(2, 1, is_python=False, has_torch=False, command="bash /tmp/conda")
+    assert pids(conda, shell, entry(3, 2, has_torch=False)) == [1]  # which is it?
+    assert pids(conda, shell, entry(3, 2)) == [3]
+
+
+def test_several_programs_below_a_python_without_torch_are_several_jobs():
+    assert pids(entry(1, 0, has_torch=False), entry(2, 1), entry(3, 1), entry(4, 3)) == [2, 3]
