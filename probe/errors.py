@@ -10,8 +10,9 @@ from typing import ClassVar
 
 AGAIN = "Try again: probe attach {pid}"
 _LIST = "List the processes you can attach to: probe list"
-_AS_ITS_USER = "Attach as that user or as root: sudo probe attach {pid}"
-AS_ROOT = "Attach as root: sudo probe attach {pid}"
+_SUDO = 'sudo "$(command -v probe)" attach {pid}'  # by its path: sudo's secure_path lacks a venv's, conda's, ~/.local
+_AS_ITS_USER = f"Attach as that user or as root: {_SUDO}"
+AS_ROOT = f"Attach as root: {_SUDO}"
 _START = "Call probe.start() in the job."
 _IN_A_CONTAINER = (
     "in a container, add --cap-add=SYS_PTRACE (Kubernetes: securityContext.capabilities.add: [SYS_PTRACE])"
@@ -54,7 +55,7 @@ REFUSALS = {
     "other-user": ("Process {pid} belongs to uid {uid}; you are uid {you}.", _AS_ITS_USER),
     "not-dumpable": ("Process {pid} is not dumpable (a setuid or setcap program, or PR_SET_DUMPABLE 0).", AS_ROOT),
     "yama": ("kernel.yama.ptrace_scope is {scope}: only {who} may attach to process {pid}.",
-             f"sudo probe attach {{pid}}, or sudo sysctl kernel.yama.ptrace_scope=0; {_IN_A_CONTAINER}."),
+             f"{_SUDO}, or sudo sysctl kernel.yama.ptrace_scope=0; {_IN_A_CONTAINER}."),
     "capabilities": ("Process {pid} has capabilities that you lack.", f"{AS_ROOT}; {_IN_A_CONTAINER}."),
     # the attach itself
     "no-rendezvous": ("No directory is writable for both you and process {pid} ({directories}).",

@@ -81,3 +81,10 @@ def test_every_refusal_has_a_message_and_a_hint_with_all_values_filled_in(code):
 
 def test_an_ordinary_process_is_not_refused():
     refusals.check_state(os.getpid(), my_status())
+
+
+def test_sudo_is_told_where_probe_is():
+    """Its secure_path has no virtual environment, no conda and no ~/.local."""
+    hints = [hint for _, hint in REFUSALS.values()]
+    assert not [hint for hint in hints if "sudo probe " in hint]
+    assert judge(dataclasses.replace(FREE, yama=1)).hint.startswith('sudo "$(command -v probe)" attach 4242, or ')
