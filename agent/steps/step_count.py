@@ -1,8 +1,8 @@
 """The job's steps as this process counts them: one row per boundary, written in the anchor optimizer's post-hook.
 
-The anchor is the first optimizer seen to step; another takes over when the anchor has been silent for a while.  Where
-hooks of autograd step optimizers, the pass that they are in ends the step, at its own end and on its own thread.  Where
-no optimizer steps though gradients are made, backward passes end the steps (step_ends.py).
+The anchor is the first optimizer seen to step; another takes over once the anchor is dead or has been silent for a
+while.  Where hooks of autograd step optimizers, the pass that they are in ends the step, at its own end and on its own
+thread.  Where no optimizer steps though gradients are made, backward passes end the steps (step_ends.py).
 Invariant: every boundary increments `count` exactly once, on the training thread.
 """
 
@@ -13,6 +13,7 @@ from _thread import get_ident
 from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
+from weakref import ref
 
 from ...streams import SAMPLED, STEPS, STREAMS
 from ..noop import noop
@@ -52,6 +53,7 @@ class Steps:
         self.source = "attach"
         self.trainer_step: TrainerStep | None = None  # until it is known whether the job has a number of its own
         self.anchor = 0  # its serial number, or PASS
+        self._living: Callable[[], Any] = noop  # the anchor, as long as it lives
         self.passes = 0  # outermost backward passes so far, counted while the taps time them
         self.by_pass = False  # whether backward passes end the steps
         self.inside_pass = False  # whether those do in which hooks of autograd step optimizers
@@ -117,19 +119,21 @@ class Steps:
             return False
         self.by_pass = self.inside_pass = False
         self._make_anchor(serial, type(optimizer).__name__)
+        self._living = ref(optimizer)
         if not self._is_numbered:
             self._number(_steps_done(optimizer), optimizer)
         return True
 
     def _is_replaced_by(self, serial: int) -> bool:
-        """Whether no optimizer's steps count so far, or it is silent: the others step again and again."""
+        """Whether no optimizer that lives ends steps, or it is silent: the others step again and again."""
         if self._others_at != self.count:
             self._others.clear()
             self._others_steps, self._others_at = 0, self.count
         self._others_steps += 1
         again = serial in self._others or len(self._others) >= _MOST_OTHERS
         self._others.add(serial)
-        has_anchor = (self.anchor > 0 or self.inside_pass) and not self.by_pass
+        is_alive = self.anchor > 0 and self._living() is not None  # a job may make an optimizer for each step
+        has_anchor = (is_alive or self.inside_pass) and not self.by_pass
         return not has_anchor or (again and self._others_steps >= _MAX_SILENT)
 
     def passed(self, now: int) -> None:

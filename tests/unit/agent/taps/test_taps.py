@@ -364,6 +364,28 @@ def test_an_anchor_that_stops_stepping_is_replaced(taps: Taps) -> None:
     assert counts == list(range(6)) and {row["subject"] for row in taps.rows(STEPS)[1:]} == {taps.serial(new)}
 
 
+def test_an_optimizer_made_for_each_step_ends_it(taps: Taps) -> None:
+    weight = nn.Parameter(torch.ones(3))
+    for _ in range(50):
+        optimizer = torch.optim.SGD([weight], lr=0.1)
+        optimizer.step()
+    assert [row["count"] for row in taps.rows(STEPS)] == list(range(50))
+    assert taps.rows(STEPS)[-1]["subject"] == taps.serial(optimizer)
+
+
+@pytest.mark.parametrize("dies_at_once", [False, True])
+def test_beside_one_made_for_each_step_another_that_stays_makes_no_more_steps(taps: Taps, dies_at_once: bool) -> None:
+    weights = [nn.Parameter(torch.ones(3)) for _ in range(2)]
+    stays = torch.optim.SGD(weights[1:], lr=0.1)
+    for _ in range(50):
+        made = torch.optim.SGD(weights[:1], lr=0.1)
+        made.step()
+        if dies_at_once:
+            del made
+        stays.step()
+    assert taps.steps.count == 50 + dies_at_once  # the first one is dead when the other steps, which then ends all
+
+
 def one_optimizer_each(model: Any, in_hooks: bool) -> list[Any]:
     """An optimizer for each parameter; in_hooks: autograd steps it."""
     found = []
