@@ -107,7 +107,7 @@ class Steps:
         if not trainer_step.pending:
             self.trainer_step = None
             if trainer_step.base is not None and self.source in _PROVISIONAL:
-                self.base, self.source = trainer_step.base, trainer_step.source
+                self._renumber(trainer_step.base, trainer_step.source, trainer_step.first)
 
     def takes_over(self, optimizer: Any, serial: int) -> bool:
         """Whether this optimizer, which has just stepped, is the anchor from now on."""
@@ -162,9 +162,14 @@ class Steps:
             return
         self.resample()
         if done:
-            self.base, self.source = done - 1 - self.count, "optimizer"
+            self._renumber(done - 1 - self.count, "optimizer", self.count)
         else:
             self.trainer_step = TrainerStep(sys._getframe(1), optimizer, self.count)
+
+    def _renumber(self, base: int, source: str, ended: int) -> None:
+        """ended: steps that readers have seen; a number that these had is not given to later ones."""
+        if not ended or base >= self.base:
+            self.base, self.source = base, source
 
     def align(self, base: int, source: str) -> None:
         """Set the job's number of the step whose count is 0, as agreed over all ranks."""

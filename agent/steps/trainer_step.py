@@ -28,12 +28,15 @@ Read = Callable[[], "int | None"]  # steps completed before the one that ends no
 
 
 class TrainerStep:
-    """Call boundary() at each boundary while `pending`; base and source are then set if a number is accepted."""
+    """Call boundary() at each boundary while `pending`; base and source are then set if a number is accepted.
+
+    first: the count of the step in which it was made.
+    """
 
     def __init__(self, frame: FrameType | None, optimizer: Any, count: int) -> None:
         self.base: int | None = None
         self.source = ""
-        self._first = count
+        self.first = count
         try:
             found = [(source, read, read()) for source, read in _sources(frame, optimizer)]
         except Exception as error:  # a variable appeared meanwhile; nothing may escape into a user's optimizer step
@@ -49,7 +52,7 @@ class TrainerStep:
     def boundary(self, count: int) -> None:
         """The step of this count ends: drop candidates whose number has not grown with it."""
         self._candidates = [(source, read, base) for source, read, base in self._candidates if read() == base + count]
-        if count < self._first + _MIN_GROWTHS:
+        if count < self.first + _MIN_GROWTHS:
             return
         for source in (TRAINER, SCHEDULER):
             bases = {base for its, _, base in self._candidates if its == source}

@@ -186,6 +186,19 @@ def test_the_optimizers_own_count_takes_precedence(taps: Taps) -> None:
     assert numbered(taps) == ("optimizer", 0)
 
 
+@pytest.mark.parametrize(("done", "expected"), [(0, ("attach", 7)), (100, ("scheduler", 104))])
+def test_where_passes_ended_the_first_steps_no_number_of_theirs_is_given_again(
+    taps: Taps, done: int, expected: Numbered
+) -> None:
+    optimizer = made()
+    scheduler = resumed(lr_scheduler.StepLR(optimizer, 10), done)
+    taps.steps.by_pass = True
+    for _ in range(3):
+        optimizer.param_groups[0]["params"][0].sum().backward()
+    run(optimizer, scheduler.step)
+    assert numbered(taps) == expected
+
+
 def test_inspected_objects_are_not_kept_alive(taps: Taps) -> None:
     optimizer = made()
     scheduler = lr_scheduler.StepLR(optimizer, 10)

@@ -354,6 +354,16 @@ def test_where_passes_ended_the_first_steps_the_number_is_the_optimizers_as_soon
     assert (taps.steps.next_step, taps.steps.source, taps.steps.by_pass) == (8, "optimizer", False)
 
 
+def test_where_passes_ended_the_first_steps_no_number_of_theirs_is_given_again(taps: Taps) -> None:
+    weight = nn.Parameter(torch.ones(3))
+    adam = torch.optim.AdamW([weight])
+    taps.steps.by_pass = True
+    for _ in range(3):
+        weight.sum().backward()
+    adam.step()
+    assert (taps.steps.next_step, taps.steps.source) == (4, "attach")
+
+
 def test_an_anchor_that_stops_stepping_is_replaced(taps: Taps) -> None:
     weights = [nn.Parameter(torch.ones(3)) for _ in range(2)]
     old, new = (torch.optim.SGD([weight], lr=0.1) for weight in weights)
