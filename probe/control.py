@@ -96,8 +96,9 @@ class Control:
         """Change how every rank samples and counts steps; the settings of each rank that answers, with its rank.
 
         sample: "auto", or N to record one of N blocks of ten steps (1: all), with for_steps no less often for so many
-        steps only; budget_pct: the overhead that auto may cause; backward: whether it is recorded too; step: the job's
-        variable that counts steps.  Raises UsageError, AgentError, SilentError, of step EvalError.
+        steps only (set without, it ends that); budget_pct: the overhead that auto may cause; backward: whether it is
+        recorded too; step: the job's variable that counts steps.  Raises UsageError, AgentError, SilentError, of step
+        EvalError.
         Cost: one request, and for step an eval.
 
         Example: `job.set(sample=1)`

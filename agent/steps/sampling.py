@@ -28,6 +28,7 @@ _PLAIN_EXCESS = 0.25  # of a step: a sampled one that is longer by this costs wh
 _REFERENCES = 3, 5  # blocks since the attach that are not sampled even with N=1, for sampled ones to be compared with
 _ALWAYS_SAMPLED_BLOCK = 10  # steps 100 to 109 are sampled whatever N is
 _BARE_PAIRS = 5  # one block in 2 * 2^5 is the control, without any tap; no N samples it, but 1
+_MOST_ASKED = 32  # settings for some steps between two boundaries; the latest count
 _SALT = 959  # with it, steps 100 to 109 and 200 to 209 are among those that N up to 16 samples: people look there
 _MASK, _ODD, _OTHER = (1 << 64) - 1, 0x9E3779B97F4A7C15, 0xD6E8FEB86659FD93
 
@@ -71,8 +72,8 @@ class Sampling:
         self._measuring = self._is_sampled = False
         self._block_times = BlockTimes()
         self.forced = range(0)  # steps since the attach that are sampled whatever else decides: those of a capture
-        self._lending: tuple[int, int] | None = None  # asked for: this N, for so many steps
-        self._lent, self._lent_until = EVERY[-1], 0  # until this step since the attach no larger N than this
+        self._asked = deque[tuple[int, int]](maxlen=_MOST_ASKED)  # this N, for so many steps; 0: none of these any more
+        self._lent: dict[int, int] = {}  # N -> until this step since the attach it is the largest
 
     def begin_step(self, step: int, since_attach: int, step_ns: Callable[[], int | None]) -> tuple[int, int]:
         """Open or close the taps for this step; returns (its flags, steps until the next call)."""
@@ -80,10 +81,8 @@ class Sampling:
             self._costs.append(_UNSEEN_FACTOR * self.spent_ns)
             self.cost_ns = min(self._costs)  # a lost core only adds to the time
             self._choose(step_ns())
-        if self._lending is not None:
-            (every, steps), self._lending = self._lending, None
-            if every <= self._lent or since_attach + steps > self._lent_until:  # else more are sampled for longer
-                self._lent, self._lent_until = every, since_attach + steps
+        while self._asked:
+            self._lend(*self._asked.popleft(), since_attach)
         is_forced, index = since_attach in self.forced, step % BLOCK
         flags = SAMPLED | EXTRA if is_forced else self._flags(step // BLOCK, since_attach)
         self._measuring = bool(flags & SAMPLED) and self.sample is None and index == _MEASURED_STEP and not is_forced
@@ -92,6 +91,15 @@ class Sampling:
         self.switch_taps(flags, self._measuring)
         following = index + 1 if self._measuring or is_forced else _MEASURED_STEP if index < _MEASURED_STEP else BLOCK
         return flags, following - index
+
+    def _lend(self, every: int, steps: int, since_attach: int) -> None:
+        if steps:  # for longer than it holds already, if it does
+            self._lent[every] = max(self._lent.get(every, 0), since_attach + steps)
+        else:
+            self._lent.clear()
+
+    def _least_lent(self, since_attach: int) -> int | None:
+        return min((every for every, until in self._lent.items() if since_attach < until), default=None)
 
     def _time_blocks(self, flags: int, index: int, since_attach: int, step_ns: Callable[[], int | None]) -> None:
         is_forced, is_sampled = since_attach in self.forced, bool(flags & SAMPLED)
@@ -102,7 +110,7 @@ class Sampling:
         self._is_sampled = is_sampled
 
     def _flags(self, block: int, since_attach: int) -> int:
-        every = min(self.every, self._lent) if since_attach < self._lent_until else self.every
+        every = min(self.every, self._least_lent(since_attach) or self.every)
         if is_chosen(block, every) and not self._is_reference(block, since_attach):
             return SAMPLED
         if block == _ALWAYS_SAMPLED_BLOCK or (self.sample is None and since_attach < FIRST):
@@ -113,7 +121,7 @@ class Sampling:
 
     def _is_reference(self, block: int, since_attach: int) -> bool:
         """Whether auto leaves this block although it samples all."""
-        if self.sample is not None or self.every > 1 or since_attach < self._lent_until:
+        if self.sample is not None or self.every > 1 or self._least_lent(since_attach):
             return False
         return since_attach // BLOCK in _REFERENCES or _is_bare(block)
 
@@ -135,13 +143,15 @@ class Sampling:
         self.spent_ns += ns
 
     def set(self, requested: Mapping[str, Any], step_ns: int | None) -> None:
-        """Apply settings; with for_steps, `sample` holds for so many steps only.
+        """Apply settings; with for_steps, `sample` holds for so many steps only, and without ends all that does.
 
         Raises ValueError, which names the rejected one, before anything is changed.
         """
         checked = {name: _check(name, value) for name, value in requested.items()}
         if (steps := checked.pop("for_steps", None)) is not None:
-            self._lending = checked.pop("sample", None) or 1, steps
+            self._asked.append((checked.pop("sample", None) or 1, steps))
+        elif "sample" in checked:
+            self._asked.append((1, 0))
         self.sample = checked.get("sample", self.sample)
         self.budget_pct = checked.get("budget_pct", self.budget_pct)
         self.backward = checked.get("backward", self.backward)

@@ -27,11 +27,11 @@ def command(words: Sequence[str], endpoints: Sequence[str], output: Output) -> N
 
     Modules are recorded in blocks of ten steps: with sample=1 in every block, with sample=N in one of N blocks (N
     is 2, 4, 8, … 128, or is taken as the next of these), with sample=auto in as many as keep the overhead under the
-    budget. for=STEPS records at least one of N blocks for so many steps; then it is as before. Which block that is
-    follows no period. With backward=off the modules' backward is not recorded: the whole pass is then one row, the
-    root's. A change holds from the next step on; a process that only calls modules, such as a server, has none, and
-    every call is recorded until detach. sampled_step_cost_us is what one sampled step costs; probe.overhead has the
-    cost of it all.
+    budget. for=STEPS records at least one of N blocks for so many steps; then it is as before, as it is once sample is
+    set without for. Which block that is follows no period. With backward=off the modules' backward is not recorded:
+    the whole pass is then one row, the root's. A change holds from the next step on; a process that only calls modules,
+    such as a server, has none, and every call is recorded until detach. sampled_step_cost_us is what one sampled step
+    costs; probe.overhead has the cost of it all.
 
     Where no optimizer, trainer or scheduler keeps a count, and ranks cannot be aligned, steps are counted from the
     attach. step=NAME counts them by a variable of the job, as eval sees it: the step that has just ended gets its

@@ -146,6 +146,37 @@ def test_a_larger_n_for_some_of_these_steps_takes_none_of_them() -> None:
     assert 0 < len(sampled(flags_of(sampling, range(300, 1300)))) < 500
 
 
+def test_the_same_n_for_fewer_steps_ends_nothing_earlier() -> None:
+    sampling = Sampling()
+    sampling.set({"sample": 128}, None)
+    sampling.set({"sample": 1, "for_steps": 300}, None)
+    flags = flags_of(sampling, range(100))
+    sampling.set({"sample": 1, "for_steps": 50}, None)
+    flags |= flags_of(sampling, range(100, 300))
+    assert sampled(flags) == list(range(300))
+
+
+def test_after_a_smaller_n_for_fewer_steps_a_larger_one_holds_for_the_rest() -> None:
+    sampling = Sampling()
+    sampling.set({"sample": 128}, None)
+    sampling.set({"sample": 8, "for_steps": 2000}, None)
+    sampling.set({"sample": 1, "for_steps": 300}, None)
+    flags = flags_of(sampling, range(2000))
+    chosen = [step for step in range(300, 2000) if is_chosen(step // BLOCK, 8)]
+    assert sampled(flags) == [*range(300), *chosen]
+
+
+@pytest.mark.parametrize("sample", [128, "auto"])
+def test_n_without_a_number_of_steps_ends_what_holds_for_some(sample: object) -> None:
+    sampling = Sampling()
+    sampling.set({"sample": 1, "for_steps": 5000}, None)
+    sampling.set({"sample": sample}, None)
+    assert len(sampled(flags_of(sampling, range(1280), cost_ns=100 * MS))) < 100
+    sampling.set({"sample": 128}, None)
+    sampling.set({"sample": 1, "for_steps": 300}, None)
+    assert sampled(flags_of(sampling, range(300))) == list(range(300))
+
+
 @pytest.mark.parametrize("every", EVERY)
 def test_of_every_window_of_n_blocks_one_is_sampled_whole(every: int) -> None:
     sampling = Sampling()
