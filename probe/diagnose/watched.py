@@ -145,14 +145,16 @@ class Watched:
         return self.rows(_STEPS)
 
     def part(self, name: str, rows: Iterable[Mapping[str, Any]], *, sampled: bool = True) -> Phase:
-        """What is no phase, as one: rows tell its `seconds` by rank and step, and steps without a row have none of it.
+        """What is no phase, as one: rows tell its `seconds` by rank and step, None if they are not known, so that the
+        step is left out; steps without a row have none of it.
 
         sampled: only sampled steps tell it; what recording adds to these is taken off in proportion.  Raises
         SilentError if they are too few.
         """
         told = {(row["rank"], row["step"]): row["seconds"] for row in rows}
         steps = [row for row in self._steps if row["sampled"] or not sampled]
-        made = _over_blocks((row["step"], told.get((row["rank"], row["step"]), 0.0), row["duration"]) for row in steps)
+        all_told = ((row["step"], told.get((row["rank"], row["step"]), 0.0), row["duration"]) for row in steps)
+        made = _over_blocks((step, seconds, whole) for step, seconds, whole in all_told if seconds is not None)
         phase = self._known(name, made, sampled)
         factor = phase.share * self.step_s / phase.seconds if phase.seconds else 1.0
         return replace(phase, seconds=factor * phase.seconds, low=factor * phase.low, high=factor * phase.high)

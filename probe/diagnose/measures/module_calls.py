@@ -39,11 +39,21 @@ SELECT root, module, ANY_VALUE(module_type) AS module_type, MIN(depth) AS depth,
 FROM calls LEFT JOIN inner_calls USING (root, module) WHERE module IS NOT NULL GROUP BY root, module
 HAVING calls_a_step > 0 ORDER BY seconds DESC
 """.strip()
+
+
+def _sum_of(rows: str) -> str:
+    """What they took, 0 without any; NULL where a device's time is not known of one."""
+    return (
+        f"CASE WHEN COUNT(*) FILTER ({rows}) = COUNT({_OWN}) FILTER ({rows}) "
+        f"THEN COALESCE(SUM({_OWN}) FILTER ({rows}), 0) END"
+    )
+
+
 # One query for all that rules ask of single steps: each look at the rows of all calls takes a while.
 BY_STEP = f"""
-SELECT rank, step, SUM(host_duration) FILTER ({_TRAINS}) AS trained_s,
-       SUM({_OWN}) FILTER (recompute) AS recomputed_s, ANY_VALUE(root) FILTER (recompute) AS recomputed,
-       SUM({_OWN}) FILTER (stage = 'backward' AND root IS NOT NULL) AS backward_s,
+SELECT rank, step, COALESCE(SUM(host_duration) FILTER ({_TRAINS}), 0) AS trained_s,
+       {_sum_of("recompute")} AS recomputed_s, ANY_VALUE(root) FILTER (recompute) AS recomputed,
+       {_sum_of("stage = 'backward' AND root IS NOT NULL")} AS backward_s,
        BOOL_OR({_ON_CUDA}) AS on_cuda
 FROM {_ROWS} GROUP BY rank, step
 """.strip()
@@ -134,9 +144,9 @@ class Calls:
 def of_steps(watched: Watched, column: str, name: str) -> Phase:
     """A column of BY_STEP as a part of the step.  Raises SilentError where a device's times are not known."""
     rows = watched.rows(BY_STEP)
-    if is_on_cuda(watched) and all(row[column] is None for row in rows):
+    if is_on_cuda(watched) and not any(row[column] for row in rows) and any(row[column] is None for row in rows):
         raise SilentError(f"How long {name} takes on the device is not known.", code="unseen")
-    return watched.part(name, ({**row, "seconds": row[column] or 0.0} for row in rows))
+    return watched.part(name, ({**row, "seconds": row[column]} for row in rows))
 
 
 def is_on_cuda(watched: Watched) -> bool:

@@ -247,6 +247,19 @@ def test_what_is_recomputed_on_a_device_costs_the_time_of_the_device_and_saves_n
     assert told.saves is None and told.seconds == pytest.approx(0.02, rel=0.02)
 
 
+def test_steps_in_which_a_time_of_the_device_is_unknown_do_not_count() -> None:
+    planted = on_cuda(recomputing(20), 2)
+    planted.database.execute(
+        "UPDATE python.torch_trace SET duration = NULL, total_duration = NULL WHERE step // 10 IN (2, 6)"
+    )
+    (told,) = found(RECOMPUTE, of_device(planted, 20_000))
+    assert told.sentence.startswith("Recompute: 34 % of each step")
+    planted = on_cuda(with_head(HONEST), 0.25)
+    planted.database.execute("UPDATE python.torch_trace SET duration = NULL WHERE step // 10 = 2 AND module = 'conv'")
+    (told,) = found(FROZEN_WITH_GRADIENTS, planted, owning(model=(["", "conv", "act"], []), head=([], [""])))
+    assert told.seconds == pytest.approx((0.3 + 36 + 1.2) * MS / 4, rel=0.02)
+
+
 def allocating(*deltas: float | None, used_mb: float = 36_000) -> list[Finding]:
     """Calls that allocate this when they are run again, in MB, on a device of which 44,000 MB are free."""
     planted = on_cuda(recomputing(20), 2)
