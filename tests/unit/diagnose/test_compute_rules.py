@@ -51,7 +51,8 @@ class Module:
               "parent": self.parent, "depth": int(self.parent is not None), "recompute": False, "device": self.device,
               "training": True, "grad": True}  # fmt: skip
         for _ in range(self.calls):
-            yield {**of, "stage": "forward", "host_duration": self.forward_ms * MS, "start_ns": 1}
+            forward = dict.fromkeys(("host_duration", "total_host_duration"), self.forward_ms * MS)
+            yield {**of, "stage": "forward", **forward, "start_ns": 1}
             yield {**of, "stage": "backward", "host_duration": self.backward_ms * MS, "start_ns": 2}
 
 
@@ -189,6 +190,24 @@ def test_passes_of_several_losses_of_one_call_are_no_micro_batches() -> None:
     planted = job(*LAYERS, passes=8)
     planted.database.execute("DELETE FROM python.torch_trace WHERE stage = 'forward' AND depth = 0 AND micro_step > 0")
     assert not found(MICRO_BATCHES, planted)
+
+
+@pytest.mark.parametrize("root", ["model", "criterion"])
+def test_nor_are_they_where_one_module_computes_all_of_them(root: str) -> None:
+    criterion = Module("CrossEntropyLoss", 1, 0.005, 0.005, parent=None, root=root, kind="CrossEntropyLoss")
+    planted = job(*LAYERS, criterion, passes=8)
+    assert found(MICRO_BATCHES, planted)[0].now == "8 micro-batches of 4 samples a step"
+    planted.database.execute("DELETE FROM python.torch_trace WHERE stage = 'forward' AND module = 'Net' AND micro_step")
+    assert not found(MICRO_BATCHES, planted)
+
+
+def test_micro_batches_beside_a_module_that_is_called_once_a_step_are_found() -> None:
+    metric = Module("Accuracy", 1, 0.02, 0.02, parent=None, root="metric", kind="Accuracy")
+    planted = job(*LAYERS, passes=8)
+    planted.plant("python.torch_trace", (
+        row for step in SAMPLED for row in metric.rows(step, 0) if row["stage"] == "forward"
+    ))  # fmt: skip
+    assert found(MICRO_BATCHES, planted)[0].now == "8 micro-batches of 4 samples a step"
 
 
 def test_accumulation_with_two_optimizers_is_of_all_its_micro_batches() -> None:

@@ -12,11 +12,14 @@ from ...watched import Watched
 
 LEAST = 0.03  # of the step
 _MANY = 4  # passes whose gradients add up; two or three are as often those of several losses
-# Several losses of one model go through it once: there are no more micro-batches than calls of models.
+# Several losses of one model go through it once: there are no more micro-batches than calls of what takes longest.
+# Their criterion may be a module, too, which is called for each, and a metric one that is called once.
 _SQL = (
     f"WITH passes AS ({PASSES}), steps AS (SELECT rank, step, COUNT(*) / {USES} AS passes FROM passes GROUP BY ALL), "
-    "calls AS (SELECT rank, step, COUNT(*) AS calls FROM python.torch_trace WHERE {window} AND NOT in_eval AND stage = "
-    "'forward' AND depth = 0 AND grad AND NOT recompute GROUP BY ALL) "
+    "outermost AS (SELECT rank, step, root, module, COUNT(*) AS calls, SUM(total_host_duration) AS seconds "
+    "FROM python.torch_trace WHERE {window} AND NOT in_eval AND stage = 'forward' AND depth = 0 AND grad "
+    "AND NOT recompute GROUP BY ALL), "
+    "calls AS (SELECT rank, step, ARG_MAX(calls, seconds) AS calls FROM outermost GROUP BY ALL) "
     "SELECT MEDIAN(LEAST(passes, calls)) AS passes FROM steps JOIN calls USING (rank, step)"
 )
 
