@@ -82,11 +82,12 @@ class Views:
 
     def _make_views(self, statement: Statement) -> None:
         self.skipped, jobs = [], self._archive.jobs
-        says_job = statement.says("job")
-        wanted = {table: says_job for table in TABLES if statement.reads_catalogue or statement.names(table)}
+        says_job, kept = statement.says("job"), self._kept
+        read = [table for table in TABLES if statement.reads_catalogue or statement.names(table)]
+        made = kept | {table: says_job or kept.get(table, False) for table in read}
         if any(map(statement.says, _KEEPING)):
-            self._kept |= wanted
-        for table, with_job in (self._kept | wanted).items():
+            self._kept = made
+        for table, with_job in made.items():
             self._make_view(statement.connection, table, len(jobs) > 1 or with_job)
         statement.connection.execute(f"SET search_path = '{PATH}'")
 

@@ -127,6 +127,16 @@ def test_a_query_that_is_kept_under_a_name_sees_the_files_of_each_moment(tmp_pat
         assert len(recording.query(read)) == 4
 
 
+@pytest.mark.parametrize("later", ["CREATE VIEW w AS SELECT step FROM step_trace", "SELECT step FROM step_trace"])
+def test_a_view_that_reads_job_does_so_beside_a_query_that_does_not(tmp_path: Path, later: str) -> None:
+    plant(tmp_path, STEPS, [{"step": 1}])
+    with probe.connect(str(tmp_path)) as recording:
+        recording.query("CREATE VIEW v AS SELECT job, step FROM step_trace")
+        recording.query(later)
+        assert recording.query("FROM v").to_pylist() == [{"job": "exp7", "step": 1}]
+        assert len(recording.query("SELECT v.step FROM v JOIN step_trace USING (step)")) == 1
+
+
 def test_a_view_sees_everything_again_after_what_looked_at_the_last_run(tmp_path: Path) -> None:
     restarted(tmp_path)
     with probe.connect(str(tmp_path)) as recording:
