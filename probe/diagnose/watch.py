@@ -26,6 +26,7 @@ _WANTED = 120  # sampled steps
 _PAUSE_S = 0.5  # between two questions
 _FIRST = 3  # steps after the attach, in which torch's caches and ours fill
 _READ_S, _READ_STEPS = 5.0, 3  # to wait for a value of the job: it is read between two steps
+_MOST_READ_S = 60.0  # however long steps are: nothing shows that it is waited for
 _SEEN = (
     "SELECT COALESCE(MAX(step), 0) AS last, MEDIAN(duration) AS step_s, COUNT(DISTINCT step) AS steps "
     f"FROM python.step_trace WHERE step > (SELECT MAX(step) FROM python.step_trace) - {_STEPS}"
@@ -64,11 +65,11 @@ def watch(job: Job, seconds: float | None, progress: Progress) -> Generator[Watc
     first, whole = last + 1 + skipped, seconds or min(MOST_S, max(SECONDS, (_STEPS + skipped) * step_s))
     begun = time.monotonic() if seconds is None else begun  # who says for how long says it of all
     _sample(job, int(whole / step_s))
-    wait_s = max(_READ_S, _READ_STEPS * step_s)
+    read = Reader(job, min(_MOST_READ_S, max(_READ_S, _READ_STEPS * step_s)))
     kept, why_nots = dict[Any, Any](), list[str]()
 
     def watched(is_whole: bool) -> Watched:
-        took_s, read = time.monotonic() - begun, Reader(job, wait_s)
+        took_s = time.monotonic() - begun
         why_not = min(why_nots, key=bool, default="")  # rows of one profile are there, whatever became of the next
         return Watched(
             job, first, _seen(job)[0], took_s, why_not_profiled=why_not, read=read, is_whole=is_whole, kept=kept

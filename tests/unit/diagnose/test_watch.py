@@ -274,3 +274,23 @@ def test_a_value_of_the_job_is_waited_for_as_long_as_some_steps_take(
     monkeypatch.setattr(module, "judge", partial(module.judge, rules=[Rule("found", "", find, needs=("a",))]))
     why(Answering(clock, data=500 * step_s, forward=500 * step_s))
     assert waits[0] == pytest.approx(wait_s, rel=0.1)
+
+
+@pytest.mark.parametrize(("step_s", "wait_s", "looks"), [(0.1, 5, 2), (30, 60, 1)])
+def test_a_job_in_which_no_value_can_be_read_is_asked_once(
+    passing: Clock, monkeypatch: pytest.MonkeyPatch, step_s: float, wait_s: float, looks: int
+) -> None:
+    class Silent(JustAttached):
+        def eval(self, code: str, **options: Any) -> list[Any]:
+            waits.append(options["timeout"])
+            passing.sleep(options["timeout"])
+            raise SilentError("No boundary came.")
+
+    def find(watched: Watched) -> Iterator[Finding]:
+        answers.append(watched.read("model.training"))
+        yield from ()
+
+    waits, answers = list[float](), list[str | None]()
+    monkeypatch.setattr(module, "judge", partial(module.judge, rules=[Rule("found", "", find, needs=("a",))]))
+    why(Silent(passing, data=500 * step_s, forward=500 * step_s))
+    assert waits == [pytest.approx(wait_s)] and answers == looks * [None]
