@@ -197,7 +197,8 @@ TABLE = Table(
                "Size of the first dimension of the first tensor passed to the model, summed over the micro steps.",
                "first module call with gradients of each micro step",
                f"{_OPEN[:-1]}, an unsampled step, no tensor was seen, or one without a shape (strided NestedTensor); "
-               "a pass through calls from before another pass, as in a pipeline."),
+               "gradients made without backward(), as by torch.autograd.grad(); a pass through calls from before "
+               "another pass, as in a pipeline or where two models are called before the passes of their two losses."),
     ),
     streams=_STREAMS,
     taps=("forward", "optimizer", "loader"),

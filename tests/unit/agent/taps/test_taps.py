@@ -42,6 +42,7 @@ from probe.streams import (  # noqa: E402
     SPANS,
     STEPS,
 )
+from probe.tables.python.step_trace import TABLE as STEP_TRACE  # noqa: E402
 
 
 @pytest.fixture(params=["code", "hooks"])
@@ -669,6 +670,23 @@ def test_of_a_pass_through_calls_before_another_pass_the_samples_are_not_known(c
         return out
 
     assert samples_of(code_taps, pipelined, two_losses) == [0, 7]
+
+
+def test_of_what_the_column_says_has_none_the_samples_are_not_known(code_taps: Taps) -> None:
+    actor, critic = Named(), Named()
+    sgd = torch.optim.SGD([*actor.parameters(), *critic.parameters()], lr=0.1)
+    for _ in range(2):
+        losses = [model(torch.ones(7, 4)).sum() for model in (actor, critic)]
+        for loss in losses:
+            loss.backward()
+        sgd.step()
+    weights = [*actor.parameters()]
+    for weight, grad in zip(weights, torch.autograd.grad(actor(torch.ones(7, 4)).sum(), weights), strict=True):
+        weight.grad = grad
+    sgd.step()
+    assert [row["samples"] for row in code_taps.rows(STEPS)][1:] == [0, 0]
+    (column,) = [each for each in STEP_TRACE.columns if each.name == "samples"]
+    assert "where two models are called before the passes" in column.null and "torch.autograd.grad()" in column.null
 
 
 def test_recomputed_forwards_and_gradients_inside_a_forward_begin_no_micro_step(code_taps: Taps) -> None:
