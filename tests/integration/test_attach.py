@@ -26,6 +26,7 @@ from target import TARGETS, Start, Target
 
 pytestmark = pytest.mark.alone  # it looks at the clock
 
+DEBIANS = "/usr/bin/python3"
 OPENING = ("2", "257")  # open, openat
 PTHREAD_CREATE = """
 #define _GNU_SOURCE
@@ -245,6 +246,20 @@ def test_an_interpreter_that_is_not_there_yet_is_waited_for(tmp_path: Path, vers
     finally:
         target.kill()
         target.communicate()
+
+
+def test_a_libpython_that_an_extension_brings_along_is_not_taken_for_the_interpreter(start_python):
+    """Debian's Python has the interpreter inside, and libpython exports all of its functions too."""
+    python, script = DEBIANS, "print(*__import__('sysconfig').get_config_vars('LIBDIR', 'INSTSONAME'), sep='/')"
+    if shutil.which(python) is None:
+        pytest.skip(f"no {python} on this machine")
+    library = subprocess.run([python, "-c", script], capture_output=True, text=True).stdout.strip()
+    if not os.path.isfile(library):
+        pytest.skip(f"no libpython beside {python} on this machine")
+    target = start_python(python, "waiting.py", "beside_a_library", library, ready="loaded")
+    assert put(target).reply["pid"] == target.pid
+    assert put(target).reply["already"]
+    assert target.alive
 
 
 def test_an_agent_that_starts_too_slowly_is_removed(start: Start):

@@ -68,6 +68,12 @@ def masked_spin():
     spin()
 
 
+def beside_a_library():
+    ctypes.CDLL(sys.argv[2])
+    print("loaded", flush=True)
+    sleep()
+
+
 def native_spin():
     """In C, without the GIL."""
     block = ctypes.create_string_buffer(1 << 24)

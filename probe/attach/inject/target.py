@@ -171,7 +171,8 @@ def _find_everything(target: Target) -> None:
 
 
 def _find_python(target: Target, loaded: dict[str, int], program: list[tuple[str, int]], name: str) -> Image:
-    likely = [*_named(loaded, _LIBPYTHON), *program]
+    # the program first: beside one that has Python inside, a libpython that an extension brings along is idle
+    likely = [*program, *_named(loaded, _LIBPYTHON)]
     python = _first(target, likely, "PyGILState_Ensure") or _first(target, loaded.items(), "PyGILState_Ensure")
     if python is not None:
         return python
