@@ -21,8 +21,7 @@ from .tracee import CannotStop, GroupStopped, Tracee, release_stopped
 
 # Modules in whose code a thread may be holding such a lock.
 _LOCKING = re.compile(
-    r"(libc[.-]|ld-|ld\.|libpthread|libdl[.-]|libgcc_s|libstdc\+\+|libc\+\+|libjemalloc|libtcmalloc|libmimalloc|"
-    r"libhoard|libmemkind|lib[a-z]*san\.|.*[jt][ce]?malloc)",
+    r"(libc[.-]|ld-|ld\.|libpthread|libdl[.-]|libgcc_s|libstdc\+\+|libc\+\+|libhoard|libmemkind|lib[a-z]*san\.|.*malloc)",
     re.IGNORECASE,
 )
 KERNEL_FLAGS = 0x00000010 | 0x00200000  # PF_IO_WORKER (io_uring), PF_KTHREAD
