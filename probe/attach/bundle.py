@@ -20,9 +20,11 @@ from types import CodeType
 from typing import Any
 
 SHARED = ("protocol", "streams")  # files of `probe` itself that the agent uses too
-AGENT = "agent"
+AGENT, MAIN = "agent", "agent.main"
+_RELATIVE_IMPORT = r"from (\.+)([\w.]*) import (\([^)]*\)|.*)"
 # An import in column 0 runs with its module; an indented one stands in a function and runs when that is called.
-_RELATIVE_IMPORT = re.compile(r"^from (\.+)([\w.]*) import (\([^)]*\)|.*)", re.MULTILINE)
+_EXECUTED = re.compile("^" + _RELATIVE_IMPORT, re.MULTILINE)
+_ANYWHERE = re.compile("^[ \t]*" + _RELATIVE_IMPORT, re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -63,21 +65,40 @@ def _bytecode(part: Part) -> str:
 @cache
 def agent_bundle() -> tuple[Part, ...]:
     """Read and ordered once, since one command attaches to many ranks."""
-    package = Path(__file__).parents[1]
-    files = [*(package / f"{name}.py" for name in SHARED), *sorted((package / AGENT).rglob("*.py"))]
+    return tuple(bundle_of(_reached(_sources(Path(__file__).parents[1]))))
+
+
+def _sources(package: Path) -> dict[str, str]:
+    """Of files that may be the agent's, by name.  A package goes before a module of its name, as Python has it."""
+    agent = sorted((package / AGENT).rglob("*.py"), key=lambda path: (path.name == "__init__.py", path))
+    files = [*(package / f"{name}.py" for name in SHARED), *agent]
     names = (".".join(path.relative_to(package).with_suffix("").parts).removesuffix(".__init__") for path in files)
-    return tuple(bundle_of({name: path.read_text(encoding="utf-8") for name, path in zip(names, files, strict=True)}))
+    return {name: path.read_text(encoding="utf-8") for name, path in zip(names, files, strict=True)}
+
+
+def _reached(sources: Mapping[str, str]) -> dict[str, str]:
+    """What the agent imports, sooner or later.  `pip install .` also installs files that an older version had, as long
+    as setuptools finds them in build/; one of these may import what is gone."""
+    packages = _packages(sources)
+    found: set[str] = set()
+    todo = [MAIN]
+    while todo:
+        name = todo.pop()
+        if name not in found:
+            found.add(name)
+            todo += _needs(name, sources, packages, _ANYWHERE)
+    return {name: source for name, source in sources.items() if name in found}
 
 
 def bundle_of(sources: Mapping[str, str]) -> list[Part]:
     """Parts in import order: a package before its modules, a module after those that it imports when executed."""
-    packages = {name.rpartition(".")[0] for name in sources}
+    packages = _packages(sources)
     placed: dict[str, Part] = {}
 
     def place(name: str, path: tuple[str, ...]) -> None:
         if name in placed or name in path:  # the latter: a circular import, which Python's import allows too
             return
-        for needed in _needs(name, sources, packages):
+        for needed in _needs(name, sources, packages, _EXECUTED):
             place(needed, (*path, name))
         placed[name] = Part(name, name in packages, sources[name])
 
@@ -86,12 +107,16 @@ def bundle_of(sources: Mapping[str, str]) -> list[Part]:
     return list(placed.values())
 
 
-def _needs(name: str, sources: Mapping[str, str], packages: set[str]) -> Iterator[str]:
+def _packages(sources: Mapping[str, str]) -> set[str]:
+    return {name.rpartition(".")[0] for name in sources}
+
+
+def _needs(name: str, sources: Mapping[str, str], packages: set[str], imports: re.Pattern[str]) -> Iterator[str]:
     parent = name.rpartition(".")[0]
     if parent in sources:
         yield parent
     package = name if name in packages else parent
-    for dots, module, names in _RELATIVE_IMPORT.findall(sources[name]):
+    for dots, module, names in imports.findall(sources[name]):
         base = package.split(".") if package else []
         base = base[: len(base) - (len(dots) - 1)] + ([module] if module else [])
         for imported in ("", *re.findall(r"\w+", names)):

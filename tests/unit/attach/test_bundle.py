@@ -5,8 +5,13 @@ from __future__ import annotations
 import re
 import sys
 import types
+from pathlib import Path
 
-from probe.attach.bundle import agent_bundle, bundle_of
+import pytest
+
+import probe
+from probe.attach import bundle
+from probe.attach.bundle import _sources, agent_bundle, bundle_of
 
 
 def names(sources: dict[str, str]) -> list[str]:
@@ -31,6 +36,33 @@ def test_a_circular_import_is_left_to_the_import_statement():
 
 def test_an_import_in_a_function_does_not_affect_the_order():
     assert names({"a": "def f():\n    from .b import x", "b": "from .a import f"}) == ["a", "b"]
+
+
+def test_what_the_agent_does_not_import_stays_behind(monkeypatch: pytest.MonkeyPatch):
+    sources = {
+        "agent": "",
+        "agent.main": "def start():\n    from .taps.b import x",
+        "agent.moved": "from .gone import y",
+        "agent.taps": "",
+        "agent.taps.b": "from ...streams import z",
+        "protocol": "",
+        "streams": "",
+    }
+    monkeypatch.setattr(bundle, "_sources", lambda package: sources)
+    sent = sorted(part.name for part in agent_bundle.__wrapped__())
+    assert sent == ["agent", "agent.main", "agent.taps", "agent.taps.b", "streams"]
+
+
+def test_no_file_of_the_agent_stays_behind():
+    files = (Path(probe.__file__).parent / "agent").rglob("*.py")
+    assert sum(part.name.startswith("agent") for part in agent_bundle()) == len(list(files))
+
+
+def test_a_package_goes_before_the_module_that_it_was(tmp_path: Path):
+    for path in ("protocol.py", "streams.py", "agent/main.py", "agent/taps.py", "agent/taps/__init__.py"):
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(path)
+    assert _sources(tmp_path)["agent.taps"] == "agent/taps/__init__.py"
 
 
 def test_packages_are_distinguished_from_modules():
