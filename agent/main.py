@@ -15,7 +15,7 @@ from .agent import Agent
 from .fork import lay_by_modules
 from .noop import noop
 from .opened import Opened
-from .storage.room import check_descriptors
+from .storage.room import check_descriptors, check_file_size
 from .taps import device_policy
 
 _HALT_S = 0.5  # for the agent's thread, when the interpreter ends
@@ -68,6 +68,7 @@ def _new_agent(facts: dict[str, Any]) -> Agent:
     uids, version = {os.geteuid(), int(facts["uid"])}, str(facts["version"])
     owner = os.getpid()
     check_descriptors()
+    check_file_size()
     with contextlib.ExitStack() as made:
         agent = Agent(Opened(uids, made), version, facts.get("pynvml_path"))
         made.pop_all()

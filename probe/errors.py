@@ -66,6 +66,8 @@ REFUSALS = {
                   "Raise its memory limit (ulimit -v, or the container's limit)."),
     "no-descriptors": ("Process {pid} has no room for the agent: {why}.",
                        "Raise its limit on open files: prlimit --nofile=4096 --pid {pid}"),
+    "file-size": ("Process {pid} has no room for the agent: {why}.",
+                  "Raise its limit, as root where its hard limit is as low: prlimit --fsize=unlimited --pid {pid}"),
     "no-thread": ("Process {pid} could not create a thread: {why}.",
                   "Raise its limit on processes (ulimit -u, or the cgroup's pids.max) or on memory."),
     "tracing-failed": ("Tracing process {pid} failed: {why}.", AGAIN),

@@ -1,4 +1,5 @@
-"""Whether the process has descriptors for the agent: it must not take the last ones of a job, which fails without.
+"""Whether the limits of the process leave room for the agent, which must not take the last descriptors of a job: it
+fails without.
 
 Called before anything of the agent is made.
 """
@@ -8,7 +9,8 @@ from __future__ import annotations
 import errno
 import os
 
-from .memory import UNLIMITED, soft_limit
+from ...streams import LOG_BYTES
+from .memory import UNLIMITED, soft_limit, usual_or_reserved
 
 NEEDED = 32  # 12 for the agent, as many for what it opens on demand and for readers, and some for the job
 
@@ -17,6 +19,23 @@ class NoDescriptors(OSError):
     """The process is too close to its limit."""
 
     probe_code = "no-descriptors"
+
+
+class SmallFiles(OSError):
+    """The process may not make a file as large as those of the agent."""
+
+    probe_code = "file-size"
+
+
+def check_file_size() -> None:
+    """Raises SmallFiles.  It would bring SIGXFSZ, which Python ignores, but not every program around it."""
+    try:
+        limit = soft_limit("Max file size")
+    except OSError:
+        return  # a sandbox without /proc
+    needed = usual_or_reserved(LOG_BYTES)  # no stream takes more
+    if limit != UNLIMITED and int(limit) < needed:
+        raise SmallFiles(f"its files may take {limit} bytes, and the agent needs {needed}")
 
 
 def check_descriptors() -> None:

@@ -43,7 +43,7 @@ FIRST_PAUSE_S = 0.05  # for the hello of an injected thread that has ended, befo
 ANSWER_SECONDS = 0.5  # of the deadline, kept for the target's refusal to travel
 MAX_HELLO_BYTES = 65536
 _CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
-_WITH_DETAIL = ("main-thread-busy", "attach-running", "no-memory", "no-descriptors")
+_WITH_DETAIL = ("main-thread-busy", "attach-running", "no-memory", "no-descriptors", "file-size")
 
 
 @dataclass(frozen=True)

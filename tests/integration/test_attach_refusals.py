@@ -118,6 +118,14 @@ def test_root_attaches_to_a_process_of_another_user(start: Start):
     assert put(target).reply["facts"]["uid"] == 0
 
 
+def test_a_process_that_may_not_make_large_files_is_refused_and_lives(start: Start):
+    target = start("waiting.py", "small_files", ready="limited")
+    error = refusal(target.pid)
+    assert error.code == "file-size" and "1048576 bytes" in error.message
+    assert error.hint.endswith(f"prlimit --fsize=unlimited --pid {target.pid}")
+    assert target.alive
+
+
 @pytest.mark.parametrize(
     ("hello", "code"),
     [

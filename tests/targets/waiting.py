@@ -152,6 +152,16 @@ def no_threads_left():
     time.sleep(1000)
 
 
+def small_files():
+    """As in a program that embeds Python, a file that becomes too large ends it."""
+    import resource
+
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
+    signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+    print("limited", flush=True)
+    time.sleep(1000)
+
+
 def without_sockets():
     sys.modules["_socket"] = None
     time.sleep(1000)

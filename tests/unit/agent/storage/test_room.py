@@ -1,4 +1,4 @@
-"""The agent does not take the last descriptors of a job."""
+"""The agent does not take the last descriptors of a job, and makes no file that the job's limits forbid."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 
 from probe.agent.storage import memory, room
-from probe.agent.storage.room import NEEDED, NoDescriptors, check_descriptors
+from probe.agent.storage.room import NEEDED, NoDescriptors, SmallFiles, check_descriptors, check_file_size
+from probe.streams import LOG_BYTES
 
 
-def limited(monkeypatch: pytest.MonkeyPatch, folder: Path, soft: int | str) -> None:
-    (folder / "limits").write_text(f"Limit  Soft Limit  Hard Limit  Units\nMax open files  {soft}  1048576  files\n")
+def limited(monkeypatch: pytest.MonkeyPatch, folder: Path, soft: int | str, what: str = "open files") -> None:
+    (folder / "limits").write_text(f"Limit  Soft Limit  Hard Limit  Units\nMax {what}  {soft}  1048576  files\n")
     monkeypatch.setattr(memory, "_LIMITS", str(folder / "limits"))
 
 
@@ -52,3 +53,20 @@ def test_a_limit_that_cannot_be_read_forbids_nothing_unless_for_want_of_a_descri
     else:
         with pytest.raises(NoDescriptors, match="Too many open files"):
             check_descriptors()
+
+
+@pytest.mark.parametrize("soft", ["unlimited", LOG_BYTES])
+def test_files_may_be_as_large_as_the_largest_of_the_agents(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, soft: int | str
+) -> None:
+    limited(monkeypatch, tmp_path, soft, "file size")
+    check_file_size()
+
+
+def test_a_limit_of_file_sizes_below_that_is_an_error_with_its_code(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    limited(monkeypatch, tmp_path, LOG_BYTES - 1, "file size")
+    with pytest.raises(SmallFiles, match=f"^its files may take {LOG_BYTES - 1} bytes, and .* {LOG_BYTES}$") as raised:
+        check_file_size()
+    assert raised.value.probe_code == "file-size"
