@@ -44,6 +44,8 @@ REFUSALS = {
     "old-python": ("Process {pid} runs Python {version}.", "Run the job with Python 3.10 or newer."),
     "free-threaded": ("Process {pid} runs a free-threaded Python, in which rows cannot be recorded safely.",
                       "Run the job with a build that has the GIL (python3.14 instead of python3.14t)."),
+    "monkey-patched": ("gevent or eventlet has monkey-patched process {pid}: the agent gets no thread of its own.",
+                       "Start the job without gevent.monkey.patch_all() or eventlet.monkey_patch()."),
     "musl": ("Process {pid} uses the C library musl.", "Run the job in an image with glibc (Debian, Ubuntu, RHEL)."),
     "static": ("Process {pid} is statically linked.", "Run the job with a dynamically linked Python."),
     "symbols": ("Process {pid} has no {symbol}.", "Its C library or interpreter is of an unknown kind."),

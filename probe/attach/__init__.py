@@ -110,14 +110,16 @@ def start() -> None:
 
     Example: `import probe; probe.start()`
     """
-    from .bootstrap import START
+    from .bootstrap import PATCHED, START
     from .bundle import agent_bundle, digest, packed, pynvml_path
-    from .refusals import check_interpreter
+    from .refusals import check_interpreter, refusal
 
     check_interpreter(os.getpid(), sys.version_info[:3], sys.abiflags)
     # the code, the sources and the name of an attach, so that a later attach finds the agent
     scope: dict[str, Any] = {"__name__": "_probe_bootstrap"}
-    exec(START, scope)
+    exec(PATCHED + START, scope)
+    if scope["_is_patched"]():
+        raise refusal("monkey-patched", os.getpid())
     facts = {"uid": os.geteuid(), "version": __version__, "pynvml_path": pynvml_path()}
     bundle = agent_bundle()
     order = {"digest": digest(bundle, __version__), "modules": packed(bundle, same_bytecode=True)}

@@ -12,12 +12,28 @@ _NAMES = r"""
 PACKAGE = "_probe_agent"
 SET_ASIDE = "_probe_laid_by"  # on the os module: the modules that agent/fork.py left for the next attach
 """
+PATCHED = r'''
+def _is_patched():
+    """Whether what the agent's thread needs is gevent's or eventlet's: it would be a greenlet that nobody runs, or wait
+    in a loop that nobody wakes.  A wrapper of start_new_thread alone, as debuggers have, is fine."""
+    import _thread
+    import sys
+    needed = [_thread.get_ident, _thread.allocate_lock]
+    select = sys.modules.get("select")
+    if select is not None:
+        needed.append(getattr(select, "poll", None))
+    return any(type(each) is not type(len) for each in needed)
+'''
 _HELLO = (
     _NAMES
+    + PATCHED
     + r'''
 def _begin(path, key):
     import _thread
-    _thread.start_new_thread(_connect, (path, key))
+    if _is_patched():
+        _connect(path, key)
+    else:
+        _thread.start_new_thread(_connect, (path, key))
 
 def _connect(path, key):
     try:
@@ -39,6 +55,9 @@ def _connect(path, key):
 
 def _serve(connection, key):
     """Send hello, receive the order, and go on with the code in it, in these globals."""
+    if _is_patched():  # without an import, whose locks would be greenlets' too
+        connection.sendall(b'{"key": "' + key.encode() + b'", "patched": true}\n')
+        return
     import json
     connection.sendall(json.dumps(_hello(key)).encode() + b"\n")
     order = json.loads(_receive(connection, int.from_bytes(_receive(connection, 8), "little")))

@@ -70,6 +70,8 @@ def deliver(pid: int, bundle: Sequence[Part], timeout: float, wanted: Mapping[st
         text = bootstrap_text(rendezvous.path, key)
         injected, hello = _injected(target, text, rendezvous, connection, key, began, timeout, signals)
         hello_ms = (time.monotonic() - began) * 1e3
+        if hello.get("patched"):
+            raise refusal("monkey-patched", pid)
         check_interpreter(pid, hello["version"], hello["abiflags"])
         try:
             connection.send(_order(bundle, hello, connection.seconds_left, wanted or {}))

@@ -229,6 +229,20 @@ def test_a_target_that_cannot_connect_is_not_blamed_on_the_gil(start: Start):
     assert refusal(target.pid, timeout=0.7).code == "no-connection"
 
 
+def test_a_target_that_gevent_has_patched_is_refused_and_nothing_stays(short_folder: Path, start: Start):
+    target = start("waiting.py", "monkey_patched", ready="patched", env={"TMPDIR": str(short_folder)})
+    before = sorted(os.listdir(f"/proc/{target.pid}/fd"))
+    error = refusal(target.pid)
+    assert error.code == "monkey-patched" and "gevent" in error.message
+    until(lambda: threads(target.pid) == 1)
+    assert sorted(os.listdir(f"/proc/{target.pid}/fd")) == before
+    assert target.alive and rendezvous_directories(short_folder) == []
+
+
+def test_a_debugger_that_wraps_new_threads_is_no_obstacle(start: Start):
+    assert put(start("waiting.py", "wrapped_threads", ready="wrapped")).reply["already"] is False
+
+
 @pytest.mark.parametrize("version", ["3.11", "3.14"])
 def test_an_interpreter_that_is_not_there_yet_is_waited_for(tmp_path: Path, version: str):
     """It stands where it looks for its library."""

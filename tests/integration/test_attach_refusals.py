@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import _thread
 import os
+import select
 import subprocess
 import sys
 import threading
@@ -144,6 +146,15 @@ def test_a_free_threaded_job_cannot_start_the_agent_either(monkeypatch):
     with pytest.raises(AttachError) as caught:
         start_agent()
     assert caught.value.code == "free-threaded" and "_probe_agent" not in sys.modules
+
+
+@pytest.mark.parametrize(("module", "name"), [(select, "poll"), (_thread, "allocate_lock")])
+def test_a_monkey_patched_job_cannot_start_the_agent_either(monkeypatch, module, name):
+    theirs = getattr(module, name)
+    monkeypatch.setattr(module, name, lambda: theirs())
+    with pytest.raises(AttachError) as caught:
+        start_agent()
+    assert caught.value.code == "monkey-patched" and "_probe_agent" not in sys.modules
 
 
 def test_an_old_python_is_refused_before_it_is_touched(tmp_path):

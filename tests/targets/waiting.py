@@ -167,6 +167,30 @@ def without_sockets():
     time.sleep(1000)
 
 
+def monkey_patched():
+    """As gevent does it: no thread starts, and what threads wait with are functions of its own."""
+    import _socket
+    import _thread
+
+    assert _socket
+    ident, lock = _thread.get_ident, _thread.allocate_lock
+    _thread.start_new_thread = lambda function, arguments: 1
+    _thread.get_ident = lambda: ident()
+    _thread.allocate_lock = lambda: lock()
+    print("patched", flush=True)
+    time.sleep(1000)
+
+
+def wrapped_threads():
+    """As debuggers do it: each thread runs some code of theirs first."""
+    import _thread
+
+    begin = _thread.start_new_thread
+    _thread.start_new_thread = lambda function, arguments: begin(lambda: function(*arguments), ())
+    print("wrapped", flush=True)
+    time.sleep(1000)
+
+
 def other_user():
     import binascii
     import importlib.util
