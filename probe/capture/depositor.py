@@ -15,7 +15,7 @@ from .. import protocol as wire
 from ..client.client import AgentLink, Call, Client, Header
 from ..client.deposits import deposited, in_parts
 from ..errors import AgentError
-from ..host.peaks import cpu_name
+from ..host.peaks.known import cpu_name
 from ..streams import KERNELS, OPERATORS, STREAMS
 from .trace import Trace
 

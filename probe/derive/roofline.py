@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..arrays.integers import Bools, Ints, distinct, places
-from ..host.peaks import Peak
+from ..host.peaks.known import Peak
 from ..streams import ANNOTATION, BACKWARD, ON_DEVICE
 from .operators import Operators
 from .partition import Partition

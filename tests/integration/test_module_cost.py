@@ -10,8 +10,8 @@ import pytest
 
 import probe as library
 from probe.connection import Connection
-from probe.host import peaks
-from probe.host.peaks import Peak
+from probe.host.peaks import known
+from probe.host.peaks.known import Peak
 from probe.settings import state_folder
 from target import Probe, Start
 
@@ -95,7 +95,7 @@ def test_without_a_peak_shares_and_bounds_are_not_known(costs: Costs) -> None:
 
 
 def test_a_module_is_on_the_side_of_the_ridge_that_its_intensity_tells(job: Connection, costs: Costs) -> None:
-    peaks.keep({costs["dense", "forward"]["processor"]: RIDGE})
+    known.keep({costs["dense", "forward"]["processor"]: RIDGE})
     found = of_step(job, costs["dense", "forward"]["step"])
     bounds = {module: found[module, "forward"]["bound"] for module in ("dense", "thin", "table", "norm", "conv")}
     assert bounds.pop("dense") == "compute"  # 42 operations a byte
@@ -106,7 +106,7 @@ def test_a_module_is_on_the_side_of_the_ridge_that_its_intensity_tells(job: Conn
 
 
 def test_far_below_both_peaks_a_module_is_bound_by_overhead(job: Connection, costs: Costs) -> None:
-    peaks.keep({costs["dense", "forward"]["processor"]: Peak({"float32": 1e18}, 1e15, "by hand")})
+    known.keep({costs["dense", "forward"]["processor"]: Peak({"float32": 1e18}, 1e15, "by hand")})
     found = of_step(job, costs["dense", "forward"]["step"])
     assert found["dense", "forward"]["bound"] == found["norm", "forward"]["bound"] == "overhead"
 

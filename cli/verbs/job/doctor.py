@@ -87,11 +87,11 @@ def command(pid: int | None, gpu: bool, peak: bool, threads: int | None, output:
 
 def show_peaks(threads: int, output: Output) -> None:
     """Measure them, keep them, and show a row for each processor and type."""
-    from probe.host import peak_measurement, peaks
+    from probe.host.peaks import known, measurement
 
     say("Measuring; this takes some ten seconds a processor.")
-    found = peak_measurement.measure(threads)
-    file = peaks.keep(found)
+    found = measurement.measure(threads)
+    file = known.keep(found)
     output.show(Records(PEAK_COLUMNS, [
         (name, dtype, flops_s / 1e9, peak.bytes_s / 1e9, flops_s / peak.bytes_s)
         for name, peak in found.items() for dtype, flops_s in peak.flops_s.items()

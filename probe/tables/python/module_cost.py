@@ -8,7 +8,7 @@ from ...arrays.arrow import coded, nullable
 from ...derive.module_names import names_of
 from ...derive.partition import Partition
 from ...derive.roofline import BOUNDS, STAGES, Floats, Roofline
-from ...host.peaks import peaks
+from ...host.peaks.known import peaks
 from ...schema import COMMON, Column, Columns
 from ...streams import KERNELS, MARKS, OPERATORS, SPANS
 from ..declaration import DEPOSIT, Table

@@ -11,8 +11,7 @@ from fake_agent import FakeAgent
 
 from probe.agent.storage.rows import Stream
 from probe.connection import Connection
-from probe.host import peaks
-from probe.host.peaks import Peak
+from probe.host.peaks.known import Peak, keep
 from probe.streams import ANNOTATION, BACKWARD, KERNELS, ON_DEVICE, OPERATORS, STREAMS
 
 Make = Callable[..., FakeAgent]
@@ -59,7 +58,7 @@ def read(
 
     def read(make: Callable[[Captured], None], known: bool = True) -> dict[str, Any]:
         if known:
-            peaks.keep({GPU: PEAK, CPU: PEAK})
+            keep({GPU: PEAK, CPU: PEAK})
         captured = Captured(agent())
         make(captured)
         where = "WHERE module = 'linear' AND stage = 'forward'"

@@ -13,8 +13,8 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from ..errors import OutputError
-from ..settings import state_folder
+from ...errors import OutputError
+from ...settings import state_folder
 from .data_sheets import SHEETS, Sheet
 
 

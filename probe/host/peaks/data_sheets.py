@@ -1,6 +1,6 @@
 """What devices can do at most, as their vendor says: dense arithmetic, not that of sparse matrices.
 
-Read by peaks.  Keys are the names that NVML and torch give to devices: they tell variants apart whose clocks or memory
+Read by known.  Keys are the names that NVML and torch give to devices: they tell variants apart whose clocks or memory
 differ.  Arithmetic is that of the tensor cores, accumulated in float32, where they have that type, which is what
 matrix products use.  Invariant: a type that a device's sheet does not list is not there.
 """

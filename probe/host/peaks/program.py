@@ -1,6 +1,6 @@
 """Measures with torch what this machine's processors can do: matrix products by type, and copies of large tensors.
 
-Run by peak_measurement as a program of its own, `peak_program.py THREADS SECONDS`, with 0 threads for torch's default;
+Run by measurement as a program of its own, `program.py THREADS SECONDS`, with 0 threads for torch's default;
 prints JSON.  Invariant: of each figure the best of several tries counts, since all else makes it smaller.
 """
 

@@ -15,12 +15,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from ..errors import OutputError, UsageError
-from ..version import __version__
-from .nvml import read_nvml
-from .peaks import Peak, cpu_name
+from ...errors import OutputError, UsageError
+from ...version import __version__
+from ..nvml import read_nvml
+from .known import Peak, cpu_name
 
-_PROGRAM = Path(__file__).with_name("peak_program.py")
+_PROGRAM = Path(__file__).with_name("program.py")
 _MOST_BUSY_PCT = 10.0
 _LOOK_S = 1.0
 _SECONDS = 1.0  # for each figure
