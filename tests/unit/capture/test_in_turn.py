@@ -14,6 +14,7 @@ from fake_agent import FakeAgent, Key
 from probe import protocol as wire
 from probe.capture import depositor
 from probe.capture.trace import Trace
+from probe.client.client import Client
 from probe.connection import Connection
 from probe.streams import KERNELS, OPERATORS
 
@@ -83,6 +84,8 @@ def test_every_rank_hears_of_the_command_while_others_have_their_turn(
 
     monkeypatch.setattr(depositor, "time", SimpleNamespace(monotonic=clock.monotonic))
     monkeypatch.setattr(Trace, "parse", parsed)
+    # The clock runs ahead of threads: what is sent is heard before it goes on.
+    monkeypatch.setattr(Client, "forget", lambda self, calls: self.wait([*calls], time.monotonic() + 30.0))
     agents = [agent(rank, world_size=5) for rank in range(5)]
     captured = [Captured(each, clock) for each in agents]
     for each in agents:
