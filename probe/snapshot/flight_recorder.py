@@ -79,8 +79,27 @@ def _is_entry(told: Any) -> bool:
 
 
 def entries_of(texts: Iterable[str], ahead_ns: int = 0) -> list[Entry]:
-    """The collectives in dumps, oldest first.  ahead_ns: what the wall clock of that host is ahead of this one's."""
-    return [_entry(each, ahead_ns) for each in dumped_entries(texts) if not each.get("is_p2p")]
+    """The collectives in dumps of one rank, oldest first.  ahead_ns: what the wall clock of that host is ahead of this
+    one's.
+
+    A group that is made anew has the name and the numbers of the one before it, whose entries the recorder keeps: only
+    those of the newest are told.
+    """
+    told, newest = dumped_entries(texts), dict[tuple[str, str], int]()
+    for each in told:
+        newest[_counted(each)] = max(newest.get(_counted(each), 0), _made(each))
+    return [_entry(each, ahead_ns) for each in told if not each.get("is_p2p") and _made(each) == newest[_counted(each)]]
+
+
+def _counted(told: Mapping[str, Any]) -> tuple[str, str]:
+    """The group and the backend among whose operations it is counted."""
+    return str(told["process_group"][0]), str(told.get("profiling_name") or "").partition(":")[0]
+
+
+def _made(told: Mapping[str, Any]) -> int:
+    """Which of the backend's groups in its process, in the order in which they were made; 0 if it does not say."""
+    number = told.get("pg_id")
+    return number if type(number) is int else 0
 
 
 def has_ended(told: Mapping[str, Any]) -> bool:

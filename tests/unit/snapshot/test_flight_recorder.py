@@ -34,6 +34,28 @@ def test_a_dump_is_read_oldest_first_without_what_two_ranks_send_each_other() ->
     assert entries_of([]) == []
 
 
+def dump(made: int, *numbers: int, ended: bool = True, group: str = "0", **fields: Any) -> list[dict[str, Any]]:
+    return [
+        {"process_group": [group, ""], "pg_id": made, "collective_seq_id": number, "profiling_name": "nccl:all_reduce",
+         "time_created_ns": made * 1000 + number, "retired": ended, **fields}
+        for number in numbers
+    ]  # fmt: skip
+
+
+def test_a_group_that_was_made_anew_is_not_taken_for_the_one_before_it() -> None:
+    before = [*dump(0, *range(1, 50), input_sizes=[[8]]), *dump(0, 50, ended=False), *dump(1, 9, group="1")]
+    now = [*dump(2, 1, 2), *dump(2, 3, ended=False)], [*dump(2, 1, 2), *dump(2, 7, is_p2p=True)]
+    ranks = {rank: entries_of([json.dumps({"entries": [*before, *each]})]) for rank, each in enumerate(now)}
+    (one,) = pending(ranks, {"0": [0, 1]})
+    assert (one.number, one.arrived, one.missing, one.mismatch) == (3, (0,), (1,), "")
+    assert [each.number for each in ranks[1]] == [9, 1, 2], "the other group is still there"
+
+
+def test_a_dump_that_does_not_say_which_group_was_made_when_is_read_as_a_whole() -> None:
+    text = json.dumps({"entries": [each | {"pg_id": None} for each in [*dump(0, 1), *dump(1, 2)]]})
+    assert [each.number for each in entries_of([text])] == [1, 2]
+
+
 def test_who_has_not_come_is_missing_and_who_told_nothing_is_unknown() -> None:
     (one,) = pending({0: history(7), 1: history(6, ended=True)}, GROUPS)
     assert (one.number, one.arrived, one.waiting) == (7, (0,), (0,))
