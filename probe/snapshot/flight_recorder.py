@@ -14,6 +14,7 @@ from typing import Any
 from ..text import title
 
 _UNEVEN = ("to_all", "toall", "gather", "scatter")  # in kinds in which ranks may contribute unequal parts
+_EVEN = ("_all_gather_base", "_reduce_scatter_base")  # into, or out of, one tensor, which is cut into equal parts
 _NUMBERS = ("time_created_ns", "collective_seq_id")
 _FIELD_NAMES = {"kind": "operation", "sizes": "size", "dtypes": "dtype"}
 
@@ -21,7 +22,8 @@ _FIELD_NAMES = {"kind": "operation", "sizes": "size", "dtypes": "dtype"}
 @dataclass(frozen=True)
 class Entry:
     """One collective as one rank issued it.  created_ns: wall clock; backend: each of a group counts its own; queued:
-    its device was known not to have come to it."""
+    its device was known not to have come to it; even: ranks must contribute equal parts, though its kind does not say
+    so."""
 
     group: str
     number: int  # of the group's collectives, the same on all its ranks
@@ -32,6 +34,7 @@ class Entry:
     ended: bool
     backend: str = ""
     queued: bool = False
+    even: bool = False
 
 
 @dataclass(frozen=True)
@@ -117,7 +120,7 @@ def _entry(told: Mapping[str, Any], ahead_ns: int) -> Entry:
     group, number = str(told["process_group"][0]), int(told["collective_seq_id"])
     sizes, dtypes = str(told.get("input_sizes") or ""), " ".join(map(str, told.get("input_dtypes") or [])).lower()
     created_ns = int(told["time_created_ns"]) - ahead_ns
-    return Entry(group, number, kind, sizes, dtypes, created_ns, has_ended(told), backend)
+    return Entry(group, number, kind, sizes, dtypes, created_ns, has_ended(told), backend, even=kind in _EVEN)
 
 
 def pending(by_rank: Mapping[int, Sequence[Entry]], groups: Mapping[str, Sequence[int]]) -> list[Pending]:
@@ -147,7 +150,7 @@ def pending(by_rank: Mapping[int, Sequence[Entry]], groups: Mapping[str, Sequenc
 
 def _mismatch(ranks: Mapping[int, Entry]) -> str:
     """`operation: all_reduce on ranks 0-2, broadcast on rank 3`, or ""."""
-    comparable = not any(part in entry.kind for entry in ranks.values() for part in _UNEVEN)
+    comparable = not any(part in entry.kind for entry in ranks.values() if not entry.even for part in _UNEVEN)
     for what in ("kind", "sizes", "dtypes") if comparable else ("kind",):
         by_value: dict[str, list[int]] = {}
         for rank, entry in sorted(ranks.items()):

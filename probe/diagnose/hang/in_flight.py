@@ -22,6 +22,7 @@ from ...snapshot.source import Rank, RankLeft
 from ...streams import COLLECTIVES, QUEUED
 
 _LATEST = 256  # operations of a group; one that hangs is among them
+_EVEN = ("c10d::_allgather_base_", "c10d::_reduce_scatter_base_")  # to which ranks must give equal parts
 
 
 def issued_of(job: Snapshot) -> dict[int, list[Entry]]:
@@ -39,10 +40,11 @@ def issued_of(job: Snapshot) -> dict[int, list[Entry]]:
                     continue
                 strings, time = rank.log.strings, int(operations.time[at, member])
                 dtype, _, shape = strings.get(int(rows["tensor"][place]), "").partition(" ")
-                kind = operation_type(strings.get(int(rows["operation"][place]), ""))
+                name = strings.get(int(rows["operation"][place]), "")
+                kind, even = operation_type(name), name in _EVEN
                 ended, queued = bool(done[at, member]), bool(flags[at, member] & QUEUED)
                 found[rank.rank].append(
-                    Entry(operations.name, first + at, kind, shape, dtype, time, ended, queued=queued)
+                    Entry(operations.name, first + at, kind, shape, dtype, time, ended, queued=queued, even=even)
                 )
     return {rank: sorted(entries, key=lambda entry: entry.created_ns) for rank, entries in found.items()}
 

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 from listed_source import listed
 
-from probe.diagnose.hang.in_flight import pairs_of
+from probe.diagnose.hang.in_flight import issued_of, pairs_of
 from probe.host.facts import Facts
+from probe.snapshot.flight_recorder import pending
 from probe.snapshot.log import Log
 from probe.snapshot.source import Rank
 from probe.streams import COLLECTIVES
@@ -66,3 +67,24 @@ def test_each_half_of_a_pair_waits_for_its_peer(
     ranks: dict[int, list[list[int]]], expected: list[tuple[Any, ...]]
 ) -> None:
     assert pairs(ranks) == expected
+
+
+@pytest.mark.parametrize(
+    ("operation", "mismatch"),
+    [
+        ("c10d::_allgather_base_", "size: [4] on rank 4, [8] on rank 5"),
+        ("c10d::_reduce_scatter_base_", "size: [4] on rank 4, [8] on rank 5"),
+        ("c10d::allgather_", ""),
+    ],
+)
+def test_unequal_parts_of_one_tensor_do_not_match(operation: str, mismatch: str) -> None:
+    tables = {}
+    for number, shape in ((4, "[4]"), (5, "[8]")):
+        log = Log()
+        log.strings = {1: operation, 2: f"float32 {shape}"}
+        log.groups = {1: {"name": "7", "ranks": [4, 5], "size": 2, "rank": number - 4}}
+        tables[Rank(4000 + number, Facts(rank=number, monotonic_ns=50, wall_ns=1050), {}, log)] = {
+            COLLECTIVES: [[100, 101, 0, 1, 1, 3, -1, 8, 2, 0, 7, 0, 1]]
+        }
+    (one,) = pending(issued_of(listed(tables)), {"7": [4, 5]})
+    assert one.mismatch == mismatch

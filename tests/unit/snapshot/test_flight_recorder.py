@@ -6,6 +6,8 @@ import json
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from probe.snapshot.flight_recorder import Entry, entries_of, pending
 
 GROUPS = {"0": [0, 1, 2], "1": [0, 2]}
@@ -89,6 +91,14 @@ def test_what_does_not_fit_is_told_with_who_has_which() -> None:
 def test_ranks_may_give_unequal_parts_to_what_gathers() -> None:
     ranks = {rank: [entry(4, "all_gather", sizes=f"[[{rank}]]")] for rank in range(3)}
     assert pending(ranks, GROUPS)[0].mismatch == ""
+
+
+@pytest.mark.parametrize("kind", ["_all_gather_base", "_reduce_scatter_base"])
+def test_ranks_must_give_equal_parts_of_one_tensor(kind: str) -> None:
+    told = {"profiling_name": f"nccl:{kind}"}
+    dumps = [json.dumps({"entries": dump(0, 4, ended=False, input_sizes=[[size]], **told)}) for size in (4, 8, 4)]
+    (one,) = pending({rank: entries_of([text]) for rank, text in enumerate(dumps)}, GROUPS)
+    assert one.mismatch == "size: [[4]] on ranks 0, 2, [[8]] on rank 1"
 
 
 def test_groups_are_told_apart_and_the_oldest_comes_first() -> None:
