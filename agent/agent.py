@@ -50,6 +50,7 @@ class Agent:
     def __init__(self, opened: Opened, version: str, pynvml_path: str | None = None) -> None:
         self.name = ""  # of the job, as given at attach
         self._served: dict[str, Any] | None = None  # by the server of the job on this host
+        self._last_group: dict[str, Any] = {}
         self._opened, self.server, self.streams = opened, opened.server, opened.streams
         self._identity = {"agent": version, "protocol": wire.PROTOCOL, "endpoint": self.server.endpoint, **identity()}
         self.header, self.log, self.boundary, self.sampling = opened.header, opened.log, Boundary(), Sampling()
@@ -117,7 +118,7 @@ class Agent:
         of_torch = taps.states() if taps is not None else states_without_torch(self.why_no_taps)
         return {
             **self._identity,
-            **current(),
+            **current(self._last_group),
             "name": self.name,
             "served": self._served,
             "streams": {name: {"slots": [*each.slots], "chunks": each.chunks} for name, each in self.streams.items()},

@@ -25,12 +25,13 @@ def identity() -> dict[str, Any]:
     }
 
 
-def current() -> dict[str, Any]:
-    """What may change: rank and size, torch, the clocks."""
+def current(group: dict[str, Any]) -> dict[str, Any]:
+    """What may change: rank and size, torch, the clocks.  group: {} at first; it keeps rank and size of the last
+    process group, since a job that destroys its group and lives on is the same rank as before."""
     torch = sys.modules.get("torch")
     version = getattr(torch, "__version__", None)
     return {
-        **_group(),
+        **_group(group),
         "torch": str(version) if version else None,
         "torch_cuda": getattr(getattr(torch, "version", None), "cuda", None),
         "monotonic_ns": time.perf_counter_ns(),
@@ -38,8 +39,9 @@ def current() -> dict[str, Any]:
     }
 
 
-def _group() -> dict[str, Any]:
-    """Rank and size: from the process group if there is one, else from the launcher's environment variables."""
+def _group(last: dict[str, Any]) -> dict[str, Any]:
+    """Rank and size: from the process group if there is one, else from the launcher's environment variables, else from
+    the last process group."""
     distributed_is_up = is_distributed()
     found = {
         "rank": _number("RANK"),
@@ -49,8 +51,9 @@ def _group() -> dict[str, Any]:
     }
     if distributed_is_up:
         distributed: Any = sys.modules["torch.distributed"]
-        found["rank"], found["world_size"] = distributed.get_rank(), distributed.get_world_size()
-    return found
+        last |= {"rank": distributed.get_rank(), "world_size": distributed.get_world_size()}
+        return found | last
+    return found | {name: value for name, value in last.items() if found[name] is None}
 
 
 def _number(variable: str) -> int | None:

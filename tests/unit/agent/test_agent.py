@@ -8,13 +8,13 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 
 from probe.agent import agent as agent_module
-from probe.agent import main, opened
+from probe.agent import facts, main, opened
 from probe.agent.agent import Agent
 from probe.agent.opened import Opened
 from probe.host import agent_memory
@@ -56,6 +56,23 @@ def test_its_thread_serves_while_the_job_imports_ctypes(agent: Agent, monkeypatc
         agent.server.stop()
         agent._run()
     assert agent.server._has_run
+
+
+def test_a_rank_whose_group_is_destroyed_keeps_its_number(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+    def told(rank: int, is_up: bool) -> tuple[Any, ...]:
+        group = SimpleNamespace(get_rank=lambda: rank, get_world_size=lambda: 4)
+        monkeypatch.setitem(sys.modules, "torch.distributed", group)
+        monkeypatch.setattr(facts, "is_distributed", lambda: is_up)
+        found = agent.facts()
+        return found["rank"], found["world_size"], found["distributed"]
+
+    for variable in ("RANK", "WORLD_SIZE"):
+        monkeypatch.delenv(variable, raising=False)
+    assert told(-1, False) == (None, None, False)
+    assert [told(3, True), told(-1, False)] == [(3, 4, True), (3, 4, False)]
+    assert [told(2, True), told(-1, False)] == [(2, 4, True), (2, 4, False)], "by the last group"
+    monkeypatch.setenv("RANK", "1")
+    assert told(-1, False) == (1, 4, False)
 
 
 @pytest.mark.parametrize("text", ["x", "\\", '"', "\N{LATIN SMALL LETTER U WITH DIAERESIS}"])
