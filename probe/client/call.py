@@ -15,13 +15,14 @@ from .reply_schema import Expected
 
 
 class Call:
-    """answer: its terminal reply; error: what went wrong instead."""
+    """answer: its terminal reply, which came at answered_at (monotonic); error: what went wrong instead."""
 
     def __init__(self, link: AgentLink, id: bytes, kind: str) -> None:
         self.link, self.id, self.kind = link, id, kind
         self.sent_ns = time.time_ns()
         self.connection = 0 if link.route is None else link.route.carrier.connections
         self.answer: Header | None = None
+        self.answered_at = 0.0
         self.error: ProbeError | None = None
         self.expected: Expected | None = None  # of a stream
         self.received = 0

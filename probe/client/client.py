@@ -259,7 +259,7 @@ class Client:
         elif kind not in wire.REPLIES[call.kind]:
             call.error = AgentError(f"{call.link.name} answered {call.kind} with {kind[:40]!r}.", code="protocol")
         elif kind in wire.TERMINAL:
-            call.answer = header
+            call.answer, call.answered_at = header, time.monotonic()
         else:
             call.received, refill = call.received + 1, wire.CREDIT // 2
             if call.kind in _ON_CREDIT and call.received % refill == 0:

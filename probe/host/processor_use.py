@@ -29,11 +29,13 @@ class Used(NamedTuple):
 
 class Load(NamedTuple):
     """What a process has done so far: one of its threads, the processes below it, and the bytes that it has read and
-    written, also in a call that goes on; 0 where those are not ours to see."""
+    written, also in a call that goes on; 0 where those are not ours to see.  at: when this was read, or came
+    (monotonic)."""
 
     used: Used | None
     below_s: float
     moved_bytes: int
+    at: float
 
     def told(self) -> dict[str, Any]:
         """As it travels."""
@@ -41,16 +43,16 @@ class Load(NamedTuple):
         return {"used": used, "below_s": self.below_s, "moved_bytes": self.moved_bytes}
 
     @classmethod
-    def of(cls, told: Mapping[str, Any]) -> Load:
-        """What has travelled."""
+    def of(cls, told: Mapping[str, Any], at: float) -> Load:
+        """What has travelled, and came at that moment."""
         used = None if told["used"] is None else Used(*told["used"])
-        return cls(used, told["below_s"], told["moved_bytes"])
+        return cls(used, told["below_s"], told["moved_bytes"], at)
 
 
 def loads(threads: Mapping[int, int | None]) -> dict[int, Load]:
     """Of these processes, each with the native id of one of its threads, None for the main one; one look at /proc."""
     return {
-        pid: Load(used(pid, threads[pid]), sum(map(_process_s, below[1:])), _moved_bytes(pid))
+        pid: Load(used(pid, threads[pid]), sum(map(_process_s, below[1:])), _moved_bytes(pid), time.monotonic())
         for pid, below in trees(threads).items()
     }
 

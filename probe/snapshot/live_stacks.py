@@ -59,8 +59,8 @@ def live_stacks(
         call.error = call.link.silence()
     client.forget(calls)
     if loads is not None:
-        told = {call.link: call.answer.get("load") for call in calls if call.answer is not None}
-        loads |= {link: Load.of(load) for link, load in told.items() if load is not None and not link.here}
+        told = {call: call.answer.get("load") for call in calls if call.answer is not None and not call.link.here}
+        loads |= {call.link: Load.of(load, call.answered_at) for call, load in told.items() if load is not None}
     found |= {call.link: in_order(threads_of(call.answer)) for call in calls if call.answer is not None}
     return found, errors | {call.link: call.error for call in calls if call.error is not None}
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -46,9 +47,10 @@ _NCCL = "nccl"
 
 @dataclass
 class _Look:
-    """One look at every rank that answers.  at: monotonic."""
+    """One look at every rank that answers.  asked_at, over_at: monotonic."""
 
-    at: float
+    asked_at: float
+    over_at: float
     headers: dict[AgentLink, Header]
     threads: dict[AgentLink, list[Thread]]
     loads: dict[AgentLink | int, Load]  # of ranks, and of processes without an agent by pid; the thread that trains
@@ -73,8 +75,9 @@ def gather(client: Client, endpoint: str, patience: float, look_s: float) -> Evi
     others = _others(endpoint, {link.pid for link in client.links if link.here})
     first = _look(client, client.links, patience, others, STARTS_S)
     poll_s = simplest_poll_s()
-    time.sleep(max(0.0, first.at + look_s - time.monotonic()))
-    second = _look(client, list(first.headers), patience, others, _STACKS_S * len(client.links))
+    time.sleep(max(0.0, first.over_at + look_s - time.monotonic()))
+    heard = _heard(client.links, first)
+    second = _look(client, list(first.headers), patience, others, _STACKS_S * _most_of_a_server(heard), heard)
     _listen_again(client, second, _MORE * patience)
     issued = _Issued()
     if not all(_rows(link, first, second) for link in client.links):
@@ -90,9 +93,21 @@ def gather(client: Client, endpoint: str, patience: float, look_s: float) -> Evi
     ranks.sort(key=lambda each: each.rank)
     client.forgive()
     return Evidence(
-        endpoint, ranks, _absent(endpoint, ranks), issued.groups, time.time_ns(), second.at - first.at, issued.pairs,
-        issued.machines, issued.snippets,
+        endpoint, ranks, _absent(endpoint, ranks), issued.groups, time.time_ns(), second.asked_at - first.asked_at,
+        issued.pairs, issued.machines, issued.snippets,
     )  # fmt: skip
+
+
+def _heard(links: Sequence[AgentLink], look: _Look) -> list[AgentLink]:
+    """Without ranks on other hosts of whose server nothing has come: each further question would cost a time-out."""
+    answering = {link.route.carrier for link in (*look.headers, *look.threads) if link.route is not None}
+    return [link for link in links if link.here or (link.route is not None and link.route.carrier in answering)]
+
+
+def _most_of_a_server(links: Sequence[AgentLink]) -> int:
+    """How many of these ranks one server stands beside, at most."""
+    counts = Counter(link.route.carrier for link in links if link.route is not None and link.is_served)
+    return max(counts.values(), default=0)
 
 
 def _listen_again(client: Client, look: _Look, patience: float) -> None:
@@ -133,27 +148,27 @@ def _issued(client: Client, links: Sequence[AgentLink], patience: float) -> _Iss
 
 def _look(
     client: Client, links: Sequence[AgentLink], patience: float, others: Sequence[tuple[int, int]],
-    starts_s: float = 0.0,
+    starts_s: float = 0.0, read: Sequence[AgentLink] | None = None,
 ) -> _Look:  # fmt: skip
-    """starts_s: as live_stacks has it."""
+    """starts_s: as live_stacks has it; read: whose stacks are, None: all."""
+    read, asked_at = client.links if read is None else read, time.monotonic()
     calls = client.ask(wire.SNAPSHOT, time.monotonic() + patience, links)
     headers = {call.link: call.answer for call in calls if call.answer is not None}
     done = dict[AgentLink | int, Load]()
-    threads, _ = live_stacks(client, client.links, time.monotonic() + patience, None, starts_s, done)
+    threads, _ = live_stacks(client, read, time.monotonic() + patience, None, starts_s, done)
     here = {link.pid: link for link in client.links if link.here}
     of_pids = dict.fromkeys(pid for _, pid in others) | {pid: trains(threads.get(on, ())) for pid, on in here.items()}
     done |= {here.get(pid, pid): each for pid, each in loads(of_pids).items()}
-    return _Look(time.monotonic(), headers, threads, done)
+    return _Look(asked_at, time.monotonic(), headers, threads, done)
 
 
 def _done(one: AgentLink | int, first: _Look, second: _Look) -> tuple[float | None, float | None, float | None, int]:
     """What a process has done between the two: the share of a core that its thread used, and its work each time that it
     woke; likewise of the processes below it; and how many bytes it has moved."""
-    before, after, look_s = first.loads.get(one), second.loads.get(one), max(second.at - first.at, 1e-3)
-    if after is None:
+    before, after = first.loads.get(one), second.loads.get(one)
+    if before is None or after is None:
         return None, None, None, 0
-    if before is None:
-        before = Load(None, 0.0, 0)
+    look_s = max(after.at - before.at, 1e-3)
     below, moved = (after.below_s - before.below_s) / look_s, after.moved_bytes - before.moved_bytes
     return *work(before.used, after.used, look_s), below, moved
 

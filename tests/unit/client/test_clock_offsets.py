@@ -12,6 +12,7 @@ from fake_agent import FakeAgent
 from hypothesis import given
 from hypothesis import strategies as st
 
+from probe import protocol as wire
 from probe.client.clock_offsets import ClockOffsets
 from probe.connection import Connection
 from probe.host.processes import boot_id
@@ -21,6 +22,12 @@ Connect = Callable[..., Connection]
 
 SECOND = 10**9
 THERE = {"host": "there", "boot_id": "another"}
+
+
+def test_when_an_answer_came_is_by_this_machines_clock(agent: Make, connected: Connect) -> None:
+    client, begun = connected(agent(**THERE, wall_ns=5))._client, time.monotonic()
+    (call,) = client.ask(wire.SNAPSHOT, time.monotonic() + 5)
+    assert begun <= call.answered_at <= time.monotonic()
 
 
 @given(st.integers(-(10**18), 10**18), st.integers(0, SECOND), st.integers(0, SECOND))
