@@ -52,15 +52,24 @@ def check_is_one_job(pid: int) -> None:
 
 
 def _check_is_one_job(pid: int, ranks: Sequence[Process]) -> None:
-    """Several jobs: two ranks have the same number."""
-    if len({each.rank for each in ranks}) == len(ranks):
+    """Several jobs: two ranks have the same number, or none and are not spawned by one process."""
+    if len({each.rank for each in ranks}) == len(ranks) or _are_spawned_by_one(ranks):
         return
-    jobs = grouped((each.ppid if (each.world_size or 1) > 1 else each.pid, each) for each in ranks)
+    jobs = grouped((each.ppid if _has_peers(each) else each.pid, each) for each in ranks)
     names = "; ".join(f"{job} ({_what(each)})" for job, each in jobs.items())
     message = f"Below pid {pid} are {len(jobs)} jobs: {names}."
     if sys.stdin.isatty() and sys.stderr.isatty() and click.confirm(f"{message} Attach to all of them?", err=True):
         return
     raise EndpointError(message, "Give one of them, or --all.", "several-jobs")
+
+
+def _are_spawned_by_one(ranks: Sequence[Process]) -> bool:
+    """As by mp.spawn, whose ranks get their numbers as an argument, which cannot be seen."""
+    return len({each.ppid for each in ranks}) == 1 and all(each.is_spawned and each.rank is None for each in ranks)
+
+
+def _has_peers(rank: Process) -> bool:
+    return (rank.world_size or 1) > 1 or (rank.is_spawned and rank.rank is None)
 
 
 def _what(ranks: Sequence[Process]) -> str:

@@ -15,9 +15,13 @@ from ..errors import AttachError
 from ..host import agent_memory
 from ..host.job_server import server_url
 from ..host.process_status import read_status
-from ..host.processes import descendants, environment, launcher, namespace
+from ..host.processes import descendants, environment, launcher, namespace, process
 from ..settings import may_serve
 from .launch import Prepared
+
+# The number of ranks, as torchrun, Open MPI, MPICH and srun give it.  SLURM_NTASKS is in batch scripts, too, whose
+# programs need not be one job.
+_SIZES = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS")
 
 
 class JobServers:
@@ -84,5 +88,11 @@ def prepare(pid: int, listen: Mapping[str, Any] | None) -> Prepared:
 
 def job_of(pid: int) -> int:
     """The process that represents its job, as in client.endpoints."""
-    size = environment(pid).get("WORLD_SIZE", "")
-    return (launcher(pid) if size.isdecimal() and int(size) > 1 else None) or pid
+    return (launcher(pid) if _has_peers(pid) else None) or pid
+
+
+def _has_peers(pid: int) -> bool:
+    """As far as it shows before the process is asked: mp.spawn tells its ranks their numbers as an argument."""
+    started_with = environment(pid)
+    size = next((said for name in _SIZES if (said := started_with.get(name, "")).isdecimal()), "1")
+    return int(size) > 1 or ((found := process(pid)) is not None and found.is_spawned)
