@@ -104,7 +104,8 @@ class Agent:
         """Apply what an attach asks of a new or a running agent.  Before start(), after that on the agent's thread.
 
         name: of the job, if it is to have one; served: the endpoint of the job's server on this host (server), and
-        where it listens for other hosts, if it does (tcp: host, address, port, public key; or null).
+        where it listens for other hosts, if it does (tcp: host, address, port, public key, and whether that is in
+        another network namespace than this process's; or null).
         """
         if (served := wanted.get("served")) is not None:
             self.peers.served(served["tcp"])

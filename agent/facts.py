@@ -87,6 +87,7 @@ def served_by(said: Any) -> dict[str, Any]:
         port = {"port": port["port"], **{name: line(port[name], length) for name, length in most.items()}}
         if type(port["port"]) is not int or not 0 < port["port"] < 1 << 16:
             raise ValueError("no port")
+        port["other_network"] = said["tcp"].get("other_network") is True
     return {"server": line(said["server"], 256), "tcp": port}
 
 

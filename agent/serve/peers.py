@@ -35,7 +35,7 @@ class Peers:
     def __init__(self, server: Server, identity: str) -> None:
         self.state = _NO_PORT
         self._server, self._identity = server, identity
-        self._port: dict[str, Any] | None = None  # of this host's server: host, address, port and public key
+        self._port: dict[str, Any] | None = None  # of this host's server, as served_by() makes it
         self._published: tuple[Place, int] | None = None  # the store that has our record, and the rank in it
         self._due = 0.0
         self._store_lock = allocate_lock()
@@ -99,7 +99,8 @@ class Peers:
             self._store_lock.release()
 
     def _record(self, place: Place, rank: int, port: dict[str, Any]) -> dict[str, Any]:
-        host = address_towards(place) if port["address"] in _ANY_ADDRESS else port["host"]
+        here = port["address"] in _ANY_ADDRESS and not port.get("other_network")
+        host = address_towards(place) if here else port["host"]
         return {
             "rank": rank,
             "endpoint": f"tcp://{host}:{port['port']}",

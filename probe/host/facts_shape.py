@@ -15,10 +15,13 @@ ENDPOINT = Printable(256)
 SERVED = {
     "server": ENDPOINT,
     "tcp": (
-        {"host": ENDPOINT, "address": ENDPOINT, "port": Whole(1, 65535), "public": ENDPOINT, "key_file": Printable()},
+        {
+            "host": ENDPOINT, "address": ENDPOINT, "port": Whole(1, 65535), "public": ENDPOINT, "key_file": Printable(),
+            "other_network?": bool,
+        },
         None,
     ),
-}
+}  # fmt: skip
 _ADDRESS = Whole(0, (1 << 64) - 1)
 _OFFSET = Whole(0, 1 << 16)
 LAYOUT = {  # as agent/inspect/interpreter_layout.py gives it

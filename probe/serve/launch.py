@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from ..attach.refusals import refusal
-from ..host.processes import read_stat
+from ..host.processes import namespace, read_stat
 from ..host.system_calls import memfd_create
 from ..protocol import CONTROL, READ
 from .handover import CONFIG, IPC, KEEPER, KEEPER_MODULE, SOCKET, TCP, command, is_there, remove, spawn
@@ -57,7 +57,8 @@ class Prepared:
         self.served: dict[str, Any] = {"server": self.endpoint, "tcp": None}
         if listen is not None and tcp is not None:
             self.served["tcp"] = {"host": listen["host"], "address": listen["address"], "port": tcp,
-                                  "public": listen["public"], "key_file": listen["key_file"]}  # fmt: skip
+                                  "public": listen["public"], "key_file": listen["key_file"],
+                                  "other_network": _is_in_another_network(pid)}  # fmt: skip
 
     @property
     def endpoints(self) -> list[str]:
@@ -154,6 +155,11 @@ class Prepared:
         made.setblocking(False)  # for libzmq, which takes it over as it is
         self._sockets.append(made)
         return made
+
+
+def _is_in_another_network(pid: int) -> bool:
+    """As in a container, whose addresses do not lead to a port that is opened here."""
+    return namespace(pid, "net") not in ("", namespace(os.getpid(), "net"))
 
 
 def _comes_up(keeper: int) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import stat
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -13,11 +14,14 @@ from typing import Any
 import pytest
 from until import until
 
-from probe.host.processes import descendants, environment
+from probe.agent.facts import served_by
+from probe.host.facts_shape import SERVED
+from probe.host.processes import descendants, environment, namespace
 from probe.serve import launch
 from probe.serve.handover import spawn
 from probe.serve.jobs import JobServers
 from probe.serve.launch import Prepared
+from probe.shapes import compiled
 
 NOBODY = 65534
 
@@ -96,3 +100,18 @@ def test_a_server_whose_python_does_not_start_is_told_and_leaves_no_folder(monke
     assert f"probe {os.getpid()} serve --foreground" in servers.why_none
     with servers.of(os.getpid()) as again:
         assert again is None
+
+
+def test_an_agent_is_told_whether_the_port_is_in_its_network() -> None:
+    apart = ("unshare", "--user", "--map-root-user", "--net")
+    if subprocess.run([*apart, "true"], capture_output=True).returncode:
+        pytest.skip("this machine does not let its users make namespaces")
+    listen = {"host": "here", "address": "127.0.0.1", "port": 0, "public": "x", "key_file": "/nowhere"}
+    with subprocess.Popen([*apart, "sleep", "60"]) as contained:
+        until(lambda: namespace(contained.pid, "net") != namespace(os.getpid(), "net"))
+        for pid, is_apart in ((os.getpid(), False), (contained.pid, True)):
+            with Prepared(pid, os.geteuid(), os.getegid(), listen) as prepared:
+                told = served_by(prepared.served)
+                assert told["tcp"]["other_network"] is is_apart
+                assert not compiled(SERVED)(told, "served")
+        contained.kill()

@@ -5,11 +5,12 @@ from __future__ import annotations
 import socket
 import sys
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from probe.agent.serve import peers
-from probe.agent.serve.peers import Unknown, address_towards, open_store, place_of_store
+from probe.agent.serve.peers import Peers, Unknown, address_towards, open_store, place_of_store
 
 
 @pytest.mark.parametrize(
@@ -57,3 +58,14 @@ def test_a_store_that_is_gone_is_told_before_torch_waits_for_it(job: SimpleNames
         free = server.getsockname()[1]
     with pytest.raises(ConnectionRefusedError):  # the job here has no TCPStore that could be made
         open_store(("127.0.0.1", free, ""))
+
+
+@pytest.mark.parametrize(
+    ("address", "other_network", "host"),
+    [("0.0.0.0", False, "127.0.0.1"), ("0.0.0.0", True, "node1"), ("10.0.0.1", False, "node1")],
+)
+def test_a_record_has_the_address_here_only_where_the_server_is(address: str, other_network: bool, host: str) -> None:
+    server: Any = SimpleNamespace(handlers={})
+    port = {"host": "node1", "address": address, "port": 29600, "other_network": other_network}
+    record = Peers(server, "id")._record(("127.0.0.1", 29500, ""), 0, port)
+    assert record["endpoint"] == f"tcp://{host}:29600"
