@@ -15,7 +15,8 @@ import os
 import socket
 import stat
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from .. import protocol as wire
 from ..errors import EndpointError, ProbeError, SilentError
@@ -25,6 +26,7 @@ from ..version import __version__
 from .agent_link import AgentLink, nobody
 from .client import Call, Client
 from .endpoints import Address, host_and_port
+from .host_names import in_numbers, numeric
 from .ways import connect_all
 
 _NO_RECORD = "has published no address: on its host, run probe attach --listen"
@@ -176,21 +178,40 @@ def whoami() -> str:
 
 def _find_peers(client: Client, known: AgentLink, timeout: float) -> list[AgentLink]:
     """Links to the other ranks of an agent's job.  Raises AgentError, SilentError."""
-    (call,) = client.ask(wire.PEERS, time.monotonic() + timeout, [known])
+    deadline = time.monotonic() + timeout
+    (call,) = client.ask(wire.PEERS, deadline, [known])
     if call.error is not None:
         told = f"{call.error.message.rstrip('.')}."
         raise type(call.error)(told, "Or name them all: tcp://HOST:PORT,tcp://HOST:PORT", call.error.code)
     links, linked = [], {link.facts.id for link in client.links}
-    for rank, record in enumerate(call.result()["ranks"]):
+    records = call.result()["ranks"]
+    numbers = numeric(filter(None, map(_host_of, records)), deadline)  # else libzmq would look them up, again and again
+    for rank, record in enumerate(records):
         facts = Facts.parse({**(record or {}), "rank": rank})
         url = str(facts.endpoint) if record is not None else ""
         is_port = url.startswith("tcp://")  # a path would be one of this machine, where no key is needed
+        host = _host_of(record)
         if not is_port and rank not in {link.rank for link in client.links}:
-            links.append(client.connect(Address("", facts=facts)))
-            links[-1].silent, links[-1].gone = _NO_RECORD, True
+            links.append(_out_of_reach(client, Address("", facts=facts), _NO_RECORD))
+        elif is_port and facts.id not in linked and host and host not in numbers:
+            why = f"is out of reach: its host {host} has no address here"
+            links.append(_out_of_reach(client, Address("", facts=facts, shown=url), why))
         elif is_port and facts.id not in linked:
-            links.append(client.connect(Address(url, facts=facts), client.server(url)))
+            there = in_numbers(url, numbers[host]) if host else url
+            links.append(client.connect(Address(there, facts=facts, shown=url), client.server(there)))
     return links
+
+
+def _host_of(record: Mapping[str, Any] | None) -> str:
+    """Of the port that this record of a rank names; "" without one."""
+    found = host_and_port(str((record or {}).get("endpoint")).partition("tcp://")[2])
+    return found[0] if found else ""
+
+
+def _out_of_reach(client: Client, address: Address, why: str) -> AgentLink:
+    link = client.connect(address)
+    link.silent, link.gone = why, True
+    return link
 
 
 def look(address: Address, timeout: float) -> Address:
@@ -231,7 +252,7 @@ def _at_port(address: Address, timeout: float) -> Address:
         what = "Nothing listens" if isinstance(error, ConnectionRefusedError) else "No agent can be reached"
         hint = "On its host, run: probe list"
         raise EndpointError(f"{what} at {address.url}: {error.strerror}.", hint, "unreachable") from None
-    return address._replace(url=f"tcp://{f'[{numbers}]' if ':' in numbers else numbers}:{port}", shown=address.url)
+    return address._replace(url=in_numbers(address.url, numbers), shown=address.url)
 
 
 def _check_greeting(url: str, made: socket.socket, end: float) -> None:

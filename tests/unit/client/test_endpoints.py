@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import socket
+import threading
+import time
 from collections.abc import Callable
 from contextlib import closing
 from typing import Any
@@ -16,10 +18,11 @@ from hypothesis import strategies as st
 from probe import keys
 from probe import protocol as wire
 from probe.cli.argv import arrange
-from probe.client import endpoints
+from probe.client import endpoints, host_names
 from probe.client.client import Client
 from probe.client.endpoints import FORMS, Address, Resolved, host_and_port, is_name
 from probe.client.handshake import greet
+from probe.client.host_names import in_numbers, numeric
 from probe.connection import Connection
 from probe.errors import EndpointError
 from probe.host import agent_memory
@@ -197,3 +200,39 @@ def test_the_others_of_a_job_are_named_by_an_agent_that_answers(agent: Any, serv
     with Connection(Resolved("job", [whole]), 1.0) as job:
         assert len(asked) == 1 and [facts.rank for facts in job.agents] == [1]
     zero.close()  # the server would wait for its answer
+
+
+def test_a_rank_whose_host_has_no_address_here_is_silent_for_that_reason(
+    agent: Make, serving: Any, tmp_path: Any
+) -> None:
+    """The others are asked where they are."""
+    keys.create(str(tmp_path / "job.key"))
+    zero, one = agent(0, world_size=3), agent(1, world_size=3)
+    places = [serving(each, key=tmp_path / "job.key").at_port for each in (zero, one)]
+    hosts = (places[0].url, places[1].url.replace("127.0.0.1", "localhost"), "tcp://no-such-host.invalid:1")
+    ids = (zero.facts["id"], one.facts["id"], "two")
+    records = [
+        {"endpoint": url, "served": {"server": "", "tcp": None}, "host": "there", "pid": 7, "id": id}
+        for url, id in zip(hosts, ids, strict=True)
+    ]
+    zero.server.handlers[wire.PEERS] = lambda key, request, payload: zero.server.reply(key, wire.KNOWN, ranks=records)
+    whole = places[0]._replace(whole_job=True)
+    with Connection(Resolved("job", [whole]), 5.0, key=str(tmp_path / "job.key")) as job:
+        assert [facts.rank for facts in job.agents] == [0, 1]
+        (lost,) = job.query("SELECT rank, why FROM probe.agents WHERE state <> 'answers'").to_pylist()
+        assert lost["rank"] == 2 and "its host no-such-host.invalid has no address here" in lost["why"]
+
+
+def test_a_name_for_which_no_address_comes_in_time_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    answered = threading.Event()
+
+    def slow(name: str, *_: Any, **__: Any) -> list[Any]:
+        if name == "slow":
+            answered.wait(60)
+        return [(socket.AF_INET6, 1, 6, "", ("::1", 0, 0, 0)), (socket.AF_INET, 1, 6, "", ("10.0.0.7", 0))]
+
+    monkeypatch.setattr(host_names.socket, "getaddrinfo", slow)
+    assert numeric(["node7", "node8", "node7"], time.monotonic() + 60) == dict.fromkeys(("node7", "node8"), "10.0.0.7")
+    assert numeric(["slow"], time.monotonic()) == {}
+    answered.set()
+    assert in_numbers("tcp://node7:29600", "::1") == "tcp://[::1]:29600"
