@@ -149,9 +149,9 @@ def may_change(one: AgentLink | Rank) -> bool:
 
 def _align(client: Client, links: Sequence[AgentLink], deadline: float, recent: int) -> list[AgentLink] | None:
     """Compare that many boundaries of each rank.  Returns the ranks that have none in common; None if no boundary of
-    any has come."""
+    any has come, or none in a group."""
     boundaries = _boundaries(client, links, deadline, recent)
-    reference = min(boundaries, key=_precedence, default=None)
+    reference = min(boundaries, key=lambda link: (not boundaries[link].counts, _precedence(link)), default=None)
     if reference is None:
         return None
     first, known = reference.facts.step_base, boundaries.pop(reference)
@@ -227,7 +227,7 @@ def _boundaries(
     known = {}
     for link, found in {**told, **stored}.items():
         counts = {number: count for number, count in found.counts.items() if number >= 0 and count != _AMBIGUOUS}
-        if counts:
+        if any(number >= 0 for number in found.counts):  # a number that stands still may go on later
             known[link] = replace(found, counts=counts)
     return known
 

@@ -134,6 +134,21 @@ def test_a_rank_without_a_common_boundary_is_aligned_later(agent: Make, connecte
     assert bases(ranks)[1] == (5, "group_seq")
 
 
+def test_a_rank_whose_number_stands_still_is_aligned_once_it_goes_on(agent: Make, connected: Connect) -> None:
+    """As in a job that talks in subgroups, until all ranks meet."""
+    ranks = [agent(0, world_size=2), agent(1, world_size=2)]
+    for at in range(9):
+        ranks[0].boundary(at, 1)
+        if at >= 3:
+            ranks[1].boundary(at, 1)
+    connection = connected(*ranks)
+    assert [link.rank for link in connection._alignment.lost] == [1]
+    for one in ranks:
+        one.boundary(9, 2)
+    connection.query("SELECT 1")
+    assert bases(ranks) == [(0, "attach"), (3, "group_seq")] and not connection._alignment.lost
+
+
 def test_an_interrupted_alignment_is_made_up_for_by_the_next_query(agent: Make, connected: Connect) -> None:
     ranks = [agent(0, world_size=2), agent(1, world_size=2)]
     for at in range(5):
