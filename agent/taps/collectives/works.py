@@ -5,7 +5,8 @@ The kernels of the tap of collectives and its waits call this.
 A caller that waits at once uses Work.wait in Python, so an operation that is not async ends there.  Among the others,
 gloo's send, recv and reduce_scatter have no future.  Send and recv complete only in wait().  Reduce_scatter never
 reports completion: it ends when Work.wait returns in Python or, if C++ waits for it, when a later operation of its
-group has ended: by then every rank has issued it, so the job cannot be hanging in it.
+group has ended: by then every rank has issued it, so the job cannot be hanging in it.  The works of MPI and UCC are
+asked after a wait, too: UCC's on a device has only put the operation on a stream.
 Invariant: a row is patched only while its slot in the ring still holds it, and whatever a Work or a closed stream
 answers, nothing is raised into gloo's threads or the caller's.
 """
@@ -191,7 +192,7 @@ class Works:
         """A wait for this work has just returned or raised; True if the operation's own row covers the wait."""
         in_row = False
         for polled in list(self._polled) if self._polled else ():
-            if polled.work is work and polled.ends_in_wait:
+            if polled.work is work and (polled.ends_in_wait or (not failed and _is_completed(work))):
                 try:
                     self._polled.remove(polled)
                 except ValueError:  # another thread handled it first
@@ -203,3 +204,12 @@ class Works:
                     self._succeeded(polled.offset, polled.seq, at)
                 in_row = in_row or polled.blocking
         return in_row
+
+
+def _is_completed(work: Any) -> bool:
+    try:
+        return bool(work.is_completed())
+    except Exception as error:  # as in Works._ended()
+        if raised_by_handler(error):
+            raise
+        return False
