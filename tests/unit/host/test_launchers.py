@@ -58,7 +58,7 @@ def test_a_rank_that_was_left_to_an_init_stands_for_itself(container: tuple[str,
 def test_whoever_tells_a_rank_how_many_there_are_stands_for_it(size: str) -> None:
     for many, job in (("2", os.getpid()), ("1", None)):
         with subprocess.Popen(["sleep", "60"], env={size: many, "SLURM_NTASKS": "2"}) as rank:
-            until(lambda: environment(rank.pid), 60)  # for a moment after the exec it shows none
+            until(lambda: size in environment(rank.pid), 60)  # for a moment after the exec it shows none
             assert job_of(rank.pid) == (job or rank.pid)
             rank.kill()
 
