@@ -40,7 +40,7 @@ def answered_by_server(endpoint: str | None, question: Mapping[str, Any], output
     except ProbeError:  # which the command will tell
         return False
     url = _server_of(resolved)
-    if not url or "TZ" in os.environ or len(str(question["sql"])) > wire.MAX_CONTROL_BYTES // 4:
+    if not url or len(str(question["sql"])) > wire.MAX_CONTROL_BYTES // 4:
         return False
     make_room(1)  # with fewer open files libzmq waits for ever, or aborts
     client = Client()

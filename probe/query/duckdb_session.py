@@ -93,6 +93,7 @@ def _open() -> duckdb.DuckDBPyConnection:
         config["memory_limit"] = f"{left // 2}B"
     connection = duckdb.connect(":memory:", config=config)
     connection.execute("SET enable_progress_bar = false")
+    connection.execute("SET TimeZone = 'UTC'")  # as `time` is: now() would be compared with it by the user's zone
     for schema in SCHEMAS:
         connection.execute(f"CREATE SCHEMA {schema}")
     connection.execute(f"SET search_path = '{PATH}'")

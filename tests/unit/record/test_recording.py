@@ -183,6 +183,18 @@ def test_a_question_is_asked_of_one_job(tmp_path: Path, probe: Probe) -> None:
     assert "How far back" in probe(tmp_path / "job=b", "ask", "retention").stderr
 
 
+@pytest.mark.parametrize("zone", ["America/Los_Angeles", "Europe/Berlin"])
+def test_the_last_hour_is_the_same_in_every_time_zone(
+    tmp_path: Path, probe: Probe, monkeypatch: pytest.MonkeyPatch, zone: str
+) -> None:
+    now = datetime.now(timezone.utc).replace(tzinfo=None)
+    times = (now - timedelta(minutes=minutes) for minutes in (5, 180))
+    plant(tmp_path, STEPS, [{"step": step, "time": time} for step, time in enumerate(times)])
+    monkeypatch.setenv("TZ", zone)
+    sql = f"SELECT step FROM {STEPS} WHERE time > now() - INTERVAL 1 HOUR"
+    assert probe(tmp_path, "query", "--format", "csv", sql, fresh=True).stdout == "step\n0\n"
+
+
 def test_why_does_not_judge_a_few_steps(tmp_path: Path) -> None:
     plant(tmp_path, STEPS, [{"step": step, "duration": 0.5, "start_ns": step * 10**9} for step in range(1, 10)], 0)
     with probe.connect(str(tmp_path)) as recording, pytest.raises(SilentError, match="9 steps are too few"):
