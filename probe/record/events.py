@@ -29,6 +29,7 @@ class Events:
     def __init__(self, tell: Callable[[str], object]) -> None:
         self._tell, self._rows = tell, list[dict[str, Any]]()
         self._paused_s: float | None = None
+        self._is_refused = False
         self._clock_s = time.time() - time.monotonic()
 
     def note(self, event: str, text: str, **more: Any) -> None:
@@ -39,6 +40,12 @@ class Events:
     def note_lost(self, rank: Rank, stream: str, rows: int) -> None:
         text = f"Rank {rank.rank}: {rows} rows of {stream} were overwritten before they were read."
         self.note("lost", text, rank=rank.rank, lost_stream=stream, lost_rows=rows)
+
+    def note_refused(self, path: str) -> None:
+        """Once: retention comes every few minutes, and may not remove it then either."""
+        if not self._is_refused:
+            self._is_refused = True
+            self.note("kept", f"What is too old or too much stays where this user may not remove it: {path}.")
 
     def note_pause(self, error: OSError) -> None:
         """Once, until writing goes on."""

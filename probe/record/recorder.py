@@ -232,7 +232,7 @@ class Recorder:
         if final or stops or time.monotonic() >= self._moments_s + _MOMENTS_S:
             self._flushes.moments(self._job.snapshot())
             manifest.write(self.folder, self._manifest())
-            retain(Archive(self._order.folder), self._order.keep)
+            retain(Archive(self._order.folder), self._order.keep, self._events.note_refused)
             self._moments_s = time.monotonic()
 
     def _prepare(self) -> None:

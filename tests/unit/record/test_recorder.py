@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -12,6 +13,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 from fake_agent import FakeAgent, resolved
+from recorded import plant
 
 from probe.agent.storage.rows import Stream
 from probe.errors import EndpointError
@@ -20,7 +22,8 @@ from probe.record import written as written_module
 from probe.record.archive import Archive
 from probe.record.mirrored import take_over_what_is_left
 from probe.record.recorder import Order, Recorder
-from probe.record.stored import write
+from probe.record.retention import Keep
+from probe.record.stored import About, write
 from probe.streams import OPERATORS, STREAMS
 
 MS = 1_000_000
@@ -44,8 +47,8 @@ class Played:
             raise EndpointError("There is none.")
         return resolved(self.agent)
 
-    def recorder(self, follow: bool = False, write_s: float = 60.0) -> Recorder:
-        order = Order(self.folder, "exp7", flush_s=0.01, write_s=write_s, follow=self.followed if follow else [])
+    def recorder(self, follow: bool = False, write_s: float = 60.0, keep: Keep | None = None) -> Recorder:
+        order = Order(self.folder, "exp7", keep or Keep(), 0.01, write_s, follow=self.followed if follow else [])
         return Recorder(self.find, order, self.told.append)
 
     def stop(self, seconds: float) -> bool:
@@ -184,3 +187,29 @@ def test_ranks_that_have_gone_are_kept_until_their_rows_are_written_also_when_ot
     recorder._take_new_agents()
     assert recorder._job is not before and not before.held
     recorder.close()
+
+
+@pytest.mark.parametrize("refused", [PermissionError(errno.EPERM, "not yours"), FileNotFoundError(errno.ENOENT, "gone")])
+@pytest.mark.parametrize("is_replaced", [False, True])
+def test_old_files_that_cannot_be_removed_do_not_keep_a_recorder_from_writing(
+    played: Played, monkeypatch: pytest.MonkeyPatch, refused: OSError, is_replaced: bool
+) -> None:
+    old = [plant(played.folder, "python.step_trace", [{"step": step}], job="theirs") for step in (1, 2)]
+    about = About(replaces=(old[0].name,) if is_replaced else ())
+    plant(played.folder, "python.step_trace", [{"step": 3}], job="theirs", about=about)
+    for path in old:
+        os.utime(path, (0, 0))
+    unlink = os.unlink
+
+    def unlinked(path: Any, **options: Any) -> None:
+        if "job=theirs" in str(path):
+            raise refused
+        unlink(path, **options)
+
+    monkeypatch.setattr(os, "unlink", unlinked)
+    played.at = {3: played.rank_ends}
+    recorder = played.recorder(write_s=0.0, keep=Keep(days=1.0))
+    recorder.run(played.stop)
+    assert played.rounds < _MOST and played.told[-1] == "The job has ended."
+    kept = ["kept"] * isinstance(refused, PermissionError)
+    assert [row["event"] for row in played.rows("probe.events")] == ["begun", *kept, "ended"]
