@@ -45,6 +45,7 @@ def command(
     from probe.export.perfetto import export
 
     with connected(endpoint, timeout) as connection:
+        connection.require_one_job()
         done = export(connection, file, steps, max_fetch)
     for note in done.notes:
         say_note(note)

@@ -54,6 +54,7 @@ def command(
     require_format(out, against is not None)
     output, before = Output("file", out), _before(against, out, all_threads)
     with connected(endpoint) as connection:
+        connection.require_one_job()
         name, results = connection.endpoint, list[Result]()
 
         def query(sql: str) -> Result:

@@ -180,6 +180,8 @@ def test_a_question_is_asked_of_one_job(tmp_path: Path, probe: Probe) -> None:
     asked = probe(tmp_path, "ask", "ranks", status=2)
     assert (asked.stdout, asked.stderr) == ("", said)
     assert said in probe(tmp_path, "sql", input=".ask ranks\n", status=2).stderr
+    for words in (("export", "--perfetto", tmp_path / "trace"), ("flame", "-o", tmp_path / "flame.html")):
+        assert probe(tmp_path, *words, status=2).stderr == said
     assert "How far back" in probe(tmp_path / "job=b", "ask", "retention").stderr
 
 
