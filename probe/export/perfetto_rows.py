@@ -14,6 +14,9 @@ from ..tables import TABLES
 
 BASE = ("rank", "host", "pid", "time", "start_ns", "length_ns", "track", "name", "in_flight", "flow")
 _WHERE = "rank, host, pid, time, start_ns"
+# In a recording each agent of a rank counts its rows from 1.  An operation lies between the arrivals of its ranks, but
+# for what the wall clock was set by between two flushes of the recorder.
+_SLACK = "INTERVAL 1 SECOND"
 _NS = "CAST(ROUND({} * 1e9) AS BIGINT) AS length_ns"
 
 
@@ -57,14 +60,15 @@ SELECT {_WHERE}, {_NS.format("start_duration")}, 'loaders', COALESCE(loader, '?'
 FROM python.iterator_trace WHERE {{steps}}"""),
     Kind("collectives", ("python.nccl_trace", "probe.collectives"), f"""
 WITH issued AS (SELECT * FROM python.nccl_trace WHERE {{steps}}),
-together AS (SELECT group_ranks, seqs, ROW_NUMBER() OVER () AS flow FROM probe.collectives WHERE {{steps}} AND
-LEN(arrived) > 1),
-shared AS (SELECT UNNEST(group_ranks) AS rank, UNNEST(seqs) AS seq, flow FROM together)
+together AS (SELECT group_ranks, seqs, first_time - {_SLACK} AS since, last_time + {_SLACK} AS until,
+ROW_NUMBER() OVER () AS number FROM probe.collectives WHERE {{steps}} AND LEN(arrived) > 1),
+shared AS (SELECT UNNEST(group_ranks) AS member, UNNEST(seqs) AS its_seq, since, until, number FROM together)
 SELECT {_WHERE}, CAST(ROUND(duration_ms * 1e6) AS BIGINT) AS length_ns,
-'collectives' || COALESCE(' of ' || issued.group_name, '') AS track,
+'collectives' || COALESCE(' of ' || group_name, '') AS track,
 operation_type || CASE WHEN state = 'in_flight' THEN ' (in flight)' ELSE '' END AS name,
-state IS NOT DISTINCT FROM 'in_flight' AS in_flight, flow, issued.step, group_seq, bytes, dtype, busbw_gbps, peer,
-source, state FROM issued LEFT JOIN shared USING (rank, seq)"""),
+state IS NOT DISTINCT FROM 'in_flight' AS in_flight, CASE WHEN time <= until THEN number END AS flow, step, group_seq,
+bytes, dtype, busbw_gbps, peer, source, state
+FROM issued ASOF LEFT JOIN shared ON rank = member AND seq = its_seq AND time >= since"""),
     Kind("kernels", ("python.kernel_trace",), f"""
 SELECT {_WHERE}, {_NS.format("duration")}, CONCAT('device ', device, ', stream ', stream) AS track, kernel AS name,
 step, module, operator, bytes FROM python.kernel_trace WHERE {{steps}}"""),
