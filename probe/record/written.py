@@ -33,7 +33,7 @@ class Written:
         }
         self._own = set[str]()  # agents of this process
         self._recent = dict[str, list[Any]]()  # by file: rows of this process, which become one file unread
-        self._merged = 0  # since the last look at the folder
+        self._merged = self._large = 0  # since the last look at the folder; large: files of more rows than are kept
 
     def upto(self, agent: str) -> int | None:
         """The watermark; None if nothing has been written of this agent."""
@@ -64,6 +64,8 @@ class Written:
             self._unsettled |= dict.fromkeys(agents, name)
         elif sum(map(len, kept)) <= _MOST_KEPT:  # what the rings held at the beginning stays a file
             self._recent[name] = kept
+        else:
+            self._large += 1
 
     def _write(self, name: str, tables: Iterable[Any], about: About) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -78,8 +80,9 @@ class Written:
             self._write(self._names.next(LEVELS[1]), [pa.concat_tables(tables)], about)
             self._recent.clear()
             self._merged += 1
-        if self._merged >= TOGETHER[1]:
-            self._merged = 0
+        if self._merged >= TOGETHER[1] or self._large >= TOGETHER[0]:
+            self._merged = self._large = 0
+            self._recent.clear()  # these files are merged here, too, and must not be again
             while merge(self.folder, self._names.next, self._own if self._is_shared else None):
                 pass
 

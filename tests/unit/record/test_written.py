@@ -108,7 +108,9 @@ def test_a_kill_at_any_operation_loses_and_doubles_nothing(
     assert number > 30
 
 
-def test_few_files_remain_of_many_flushes(memory: Path) -> None:
+@pytest.mark.parametrize("most_kept", [1, 0])
+def test_few_files_remain_of_many_flushes(memory: Path, monkeypatch: pytest.MonkeyPatch, most_kept: int) -> None:
+    monkeypatch.setattr(written_module, "_MOST_KEPT", most_kept)
     folder = memory / "many"
     of = Written(folder, STEPS, Names())
     for step in range(8 * 10 * 2 + 5):
@@ -118,6 +120,19 @@ def test_few_files_remain_of_many_flushes(memory: Path) -> None:
     assert sorted(each.kind for each in listing(str(folder)).files) == ["m2", "m2", *[ROWS] * 5]
     assert steps_in(folder) == list(range(8 * 10 * 2 + 5)) and len(os.listdir(folder)) == 7
     assert Written(folder, STEPS, Names()).upto("a") == 165
+
+
+def test_few_files_remain_of_large_and_small_flushes_and_each_row_once(
+    memory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(written_module, "_MOST_KEPT", 1)
+    of = Written(memory / "mixed", STEPS, Names())
+    for flush in range(160):
+        of.reached("a", 2 * flush + 2)
+        of.add(ROWS, ["a"], rows_of(2 * flush, 2 * flush + 1) if flush % 3 else rows_of(2 * flush))
+        of.merge()
+    assert steps_in(memory / "mixed") == [step for step in range(320) if step % 6 != 1]
+    assert len(os.listdir(memory / "mixed")) < 20
 
 
 def test_a_file_is_not_merged_while_what_it_replaces_is_still_there(
