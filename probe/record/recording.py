@@ -70,15 +70,18 @@ class Recording(Connection):
     def query(
         self, sql: str, *, open_steps: bool = False, min_ranks: int = 1, max_fetch: float | None = MAX_FETCH
     ) -> Result:
-        """The result of this SQL over all files that count now; there are no open steps, and nothing is fetched.
+        """The result of this SQL over all files that count now; there are no open steps.
 
-        Raises QueryError, and SilentError if fewer ranks are recorded.  Cost: that of DuckDB over Parquet files.
+        max_fetch: the most bytes that the result may have, for nothing else is fetched.  Raises QueryError, and
+        SilentError if fewer ranks are recorded.  Cost: that of DuckDB over Parquet files.
         """
         self._begin()
         begun = time.monotonic()
         left = self._take_over()
         self._views = self._views or Views(self.archive)
-        table = self._views.run(sql, self._since, lambda: self._client.interrupted or self.is_unwanted())
+        table = self._views.run(
+            sql, self._since, max_fetch, lambda: self._client.interrupted or self.is_unwanted()
+        )
         seconds = time.monotonic() - begun
         coverage = Coverage(tuple(self.archive.ranks), (), (), seconds)
         if min_ranks > 1:

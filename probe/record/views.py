@@ -27,6 +27,8 @@ _TRIES = 5  # a file may be merged between the listing and the reading
 _TIMES = {"time", "first_time"}
 _PARTITIONS = {"job", "rank"}
 _KEEPING = ("create", "prepare")  # words in statements that leave a query behind, which later ones read by its name
+_BATCH_ROWS = 1 << 17  # some megabytes
+_STREAMED = {"INTERRUPT": duckdb.InterruptException, "IO": duckdb.IOException}
 _COLUMN = Column("job", "VARCHAR", "", "Name of the recorded job.", "recorder")
 
 
@@ -41,20 +43,21 @@ class Views:
         self._kept: dict[Table, bool] = {}  # what kept queries read, and whether they have it with `job`
         self.skipped: list[str] = []
 
-    def run(self, sql: str, since: str, unwanted: Callable[[], bool]) -> Any:
-        """The result, a pyarrow Table.  since: UTC; rows of an earlier time do not count.  Raises QueryError, and
-        Interrupted once `unwanted` holds."""
+    def run(self, sql: str, since: str, max_bytes: float | None, unwanted: Callable[[], bool]) -> Any:
+        """The result, a pyarrow Table of at most so many bytes.  since: UTC; rows of an earlier time do not count.
+        Raises QueryError, and Interrupted once `unwanted` holds."""
         connection, self._since = self._session.connection, since
-        return interruptibly(partial(self._run, Statement(connection, sql)), connection.interrupt, unwanted)
+        run = partial(self._run, Statement(connection, sql), max_bytes)
+        return interruptibly(run, connection.interrupt, unwanted)
 
     def close(self) -> None:
         self._session.close()
 
-    def _run(self, statement: Statement) -> Any:
+    def _run(self, statement: Statement, max_bytes: float | None) -> Any:
         try:
             for _ in range(_TRIES):
                 try:
-                    return self._execute(statement)
+                    return self._execute(statement, max_bytes)
                 except duckdb.IOException as error:
                     failed = error
             raise failed
@@ -63,7 +66,7 @@ class Views:
         except duckdb.Error as error:
             raise explained(error, statement, TABLES) from None
 
-    def _execute(self, statement: Statement) -> Any:
+    def _execute(self, statement: Statement, max_bytes: float | None) -> Any:
         if statement.is_empty:
             raise QueryError("There is no statement in the SQL.", 'For example: "SELECT * FROM probe.agents"')
         self._refuse_unrecorded(statement)
@@ -71,7 +74,7 @@ class Views:
         if statement.reads_comments:
             statement.connection.execute("; ".join(comments(TABLES)))
         result = statement.connection.sql(statement.sql)
-        return pa.table({}) if result is None else result.to_arrow_table()
+        return pa.table({}) if result is None else _table_of(result, max_bytes)
 
     def _refuse_unrecorded(self, statement: Statement) -> None:
         """Raises QueryError for a table that only a living job has."""
@@ -101,6 +104,23 @@ class Views:
         self.skipped += skipped
         columns = [*table.columns, *([_COLUMN] if with_job else [])]
         connection.execute(f"CREATE OR REPLACE VIEW {table.name} AS {_select(columns, files, self._since)}")
+
+
+def _table_of(result: Any, max_bytes: float | None) -> Any:
+    """What a relation gives, of which no more than this is held at once.  Raises QueryError, duckdb.Error."""
+    batches, size = list[Any](), 0
+    with result.to_arrow_reader(_BATCH_ROWS) as reader:
+        try:
+            for batch in reader:
+                batches.append(batch)
+                size += batch.nbytes
+                if max_bytes is not None and size > max_bytes:
+                    hint = "Ask for less (WHERE step > …, WHERE rank = …), or allow more: --max-fetch SIZE"
+                    raise QueryError(f"The result has more than {max_bytes:,.0f} bytes.", hint, "max-fetch")
+        except (OSError, pa.ArrowException) as error:  # DuckDB's text: the stream to Arrow has no other errors
+            kind = next((kind for word, kind in _STREAMED.items() if str(error).startswith(word)), duckdb.Error)
+            raise kind(str(error)) from None
+        return pa.Table.from_batches(batches, reader.schema)
 
 
 def _read_by(statement: Statement) -> set[str]:

@@ -17,7 +17,7 @@ from recorded import folder_of, plant, plant_manifest
 
 import probe
 from probe.diagnose.hang.report import Report
-from probe.errors import SilentError, UsageError
+from probe.errors import Interrupted, QueryError, SilentError, UsageError
 from probe.record.recorder import agents_of
 from probe.record.stored import About
 from probe.tables import TABLES
@@ -195,6 +195,32 @@ def test_the_last_hour_is_the_same_in_every_time_zone(
     monkeypatch.setenv("TZ", zone)
     sql = f"SELECT step FROM {STEPS} WHERE time > now() - INTERVAL 1 HOUR"
     assert probe(tmp_path, "query", "--format", "csv", sql, fresh=True).stdout == "step\n0\n"
+
+
+def test_a_result_of_more_bytes_than_allowed_is_refused_and_the_next_query_is_answered(tmp_path: Path) -> None:
+    plant(tmp_path, STEPS, [{"step": step} for step in range(5000)])
+    with probe.connect(str(tmp_path)) as recording:
+        with pytest.raises(QueryError, match="more than 10,000 bytes") as refused:
+            recording.query(f"SELECT step FROM {STEPS}", max_fetch=1e4)
+        assert refused.value.code == "max-fetch"
+        assert len(recording.query(f"SELECT step FROM {STEPS}", max_fetch=1e5)) == 5000
+        assert recording.query(f"SELECT SUM(step) AS s FROM {STEPS}", max_fetch=1e4).to_pylist() == [{"s": 12497500}]
+
+
+def test_an_error_in_the_midst_of_a_result_is_duckdbs_own(tmp_path: Path) -> None:
+    sql = "SELECT CAST(CASE WHEN range = 900000 THEN 'x' ELSE '1' END AS INT) AS n FROM range(1000000)"
+    plant(tmp_path, STEPS, [{"step": 1}])
+    with probe.connect(str(tmp_path)) as recording, pytest.raises(QueryError, match="Could not convert string 'x'"):
+        recording.query(sql)
+
+
+def test_a_query_is_cancelled_in_the_midst_of_a_result(tmp_path: Path) -> None:
+    plant(tmp_path, STEPS, [{"step": 1}])
+    with probe.connect(str(tmp_path)) as recording:
+        asked = iter([False] * 3)
+        recording.is_unwanted = lambda: next(asked, True)
+        with pytest.raises(Interrupted):
+            recording.query("SELECT range FROM range(100000000000) WHERE range < 1000000 OR range % 1000003 = 0")
 
 
 def test_why_does_not_judge_a_few_steps(tmp_path: Path) -> None:
