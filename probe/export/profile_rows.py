@@ -96,8 +96,9 @@ def functions_of(stacks: Any) -> tuple[Ints, list[str]]:
     return functions.indices.to_numpy().astype(np.int64)[frames.indices.to_numpy()], functions.dictionary.to_pylist()
 
 
-def queried(query: Query, endpoint: str, steps: tuple[int, int] | None = None, threads: bool = False) -> ProfileRows:
-    """Of the last profile; with steps, of these in all profiles.  threads: of all, not only of main threads.
+def queried(query: Query, remedy: str, steps: tuple[int, int] | None = None, threads: bool = False) -> ProfileRows:
+    """Of the last profile; with steps, of these in all profiles.  threads: of all, not only of main threads; remedy:
+    what to do if there is none.
 
     Raises SilentError if there is no such row, QueryError.  Cost: two queries.
     """
@@ -111,6 +112,6 @@ def queried(query: Query, endpoint: str, steps: tuple[int, int] | None = None, t
     rows = query((_CHOSEN + _ROWS).format(**parts)).table.cast(SCHEMA)
     if not len(rows):
         what = f"of steps {steps[0]} to {steps[1]}" if steps else "to show"
-        raise SilentError(f"There is no profile {what}.", f"Run: probe {endpoint} profile", "no-profile")
+        raise SilentError(f"There is no profile {what}.", remedy, "no-profile")
     known = query((_CHOSEN + _STEPS).format(**parts)).to_pylist()
     return ProfileRows(rows, {row["rank"]: row["steps"] for row in known if row["steps"]})

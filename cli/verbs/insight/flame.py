@@ -14,6 +14,7 @@ from ...output.formats import Output
 from ...session import connected, say, say_note
 
 if TYPE_CHECKING:
+    from probe.connection import Connection
     from probe.export.profile_rows import ProfileRows
 
 
@@ -61,13 +62,22 @@ def command(
             results.append(connection.query(sql, open_steps=True))
             return results[-1]
 
-        taken = queried(query, name, steps, all_threads)
+        taken = queried(query, _remedy(connection), steps, all_threads)
     for note in results[0].notes:
         say_note(note.text)
     text = text_of(out, taken, name, before, against or "")
     with output.opened() as sink:
         sink.write(text.encode())
     say(f"Wrote {out}: {about(taken)}.")
+
+
+def _remedy(connection: Connection) -> str:
+    """How to get a profile where there is none."""
+    from probe.record.recording import Recording
+
+    if isinstance(connection, Recording):
+        return "A recorder keeps what is taken while it records: probe PID profile"
+    return f"Run: probe {connection.endpoint} profile"
 
 
 def _before(against: str | None, out: str, all_threads: bool) -> ProfileRows | None:

@@ -48,7 +48,7 @@ def job() -> Iterator[Job]:
 
 def seen(query: Query, **choice: Any) -> list[tuple[int, str, float]]:
     """Rank, function and seconds of each row."""
-    rows = queried(query, "4242", **choice).rows.to_pylist()
+    rows = queried(query, "Take one.", **choice).rows.to_pylist()
     return sorted((row["rank"], row["stack"][0][0], round(row["seconds"], 6)) for row in rows)
 
 
@@ -72,13 +72,13 @@ def test_steps_are_chosen_from_all_profiles(job: Job) -> None:
     job.profile(20.005, 100, name="g")
     assert seen(job, steps=(54, 100)) == [(0, "f", 0.2), (0, "g", 0.2)]
     with pytest.raises(SilentError, match="no profile of steps 60 to 70"):
-        queried(job, "4242", (60, 70))
+        queried(job, "Take one.", (60, 70))
 
 
 def test_threads_are_told_apart_only_if_all_are_wanted(job: Job) -> None:
     job.profile(10, 100)
-    assert not queried(job, "4242").has_threads
-    rows = queried(job, "4242", threads=True).rows.to_pylist()
+    assert not queried(job, "Take one.").has_threads
+    rows = queried(job, "Take one.", threads=True).rows.to_pylist()
     assert {row["thread"] for row in rows} == {"MainThread", "loader", "threads that Python did not start"}
 
 
@@ -86,6 +86,6 @@ def test_steps_are_those_that_the_looked_at_time_makes_up(job: Job) -> None:
     job.profile(10, 130, 0)
     job.profile(10, 100, 1)
     job.database.execute("UPDATE python.step_trace SET sampled = NULL, duration = 50 WHERE step = 54")  # the open one
-    assert queried(job, "4242", threads=True).steps == {0: pytest.approx(6.5), 1: pytest.approx(5)}
+    assert queried(job, "Take one.", threads=True).steps == {0: pytest.approx(6.5), 1: pytest.approx(5)}
     job.database.execute("DELETE FROM python.step_trace")
-    assert queried(job, "4242").steps == {}
+    assert queried(job, "Take one.").steps == {}

@@ -223,6 +223,12 @@ def test_a_query_is_cancelled_in_the_midst_of_a_result(tmp_path: Path) -> None:
             recording.query("SELECT range FROM range(100000000000) WHERE range < 1000000 OR range % 1000003 = 0")
 
 
+def test_without_a_profile_the_flame_graph_of_a_recording_says_how_one_gets_there(tmp_path: Path, probe: Probe) -> None:
+    plant(tmp_path, STEPS, [{"step": 1}])
+    said = "There is no profile to show. A recorder keeps what is taken while it records: probe PID profile\n"
+    assert probe(tmp_path, "flame", "-o", tmp_path / "flame.html", status=8).stderr == f"probe: [no-profile] {said}"
+
+
 def test_why_does_not_judge_a_few_steps(tmp_path: Path) -> None:
     plant(tmp_path, STEPS, [{"step": step, "duration": 0.5, "start_ns": step * 10**9} for step in range(1, 10)], 0)
     with probe.connect(str(tmp_path)) as recording, pytest.raises(SilentError, match="9 steps are too few"):
