@@ -79,9 +79,7 @@ class Recording(Connection):
         begun = time.monotonic()
         left = self._take_over()
         self._views = self._views or Views(self.archive)
-        table = self._views.run(
-            sql, self._since, max_fetch, lambda: self._client.interrupted or self.is_unwanted()
-        )
+        table = self._views.run(sql, self._since, max_fetch, lambda: self._client.interrupted or self.is_unwanted())
         seconds = time.monotonic() - begun
         coverage = Coverage(tuple(self.archive.ranks), (), (), seconds)
         if min_ranks > 1:

@@ -25,8 +25,8 @@ TABLE = Table(
         Column("time", "TIMESTAMP", "", "Wall clock of the recorder, UTC.", "recorder",
                joins="time everywhere, by ASOF JOIN"),
         Column("event", "VARCHAR", "", "begun, ended, paused, resumed, lost (rows that the agent's memory had "
-               "overwritten before they were read), clock (it was set), kept (what retention may not remove), stands (no "
-               "step came: the text says why) or steps (they come again).", "recorder"),
+               "overwritten before they were read), clock (it was set), kept (what retention may not remove), stands "
+               "(no step came: the text says why) or steps (they come again).", "recorder"),
         Column("text", "VARCHAR", "", "What happened, in a sentence.", "recorder"),
         Column("lost_stream", "VARCHAR", "", "The stream of the lost rows.", "recorder", _NOT_LOST,
                "streams of probe.tables"),

@@ -189,7 +189,9 @@ def test_ranks_that_have_gone_are_kept_until_their_rows_are_written_also_when_ot
     recorder.close()
 
 
-@pytest.mark.parametrize("refused", [PermissionError(errno.EPERM, "not yours"), FileNotFoundError(errno.ENOENT, "gone")])
+@pytest.mark.parametrize(
+    "refused", [PermissionError(errno.EPERM, "not yours"), FileNotFoundError(errno.ENOENT, "gone")]
+)
 @pytest.mark.parametrize("is_replaced", [False, True])
 def test_old_files_that_cannot_be_removed_do_not_keep_a_recorder_from_writing(
     played: Played, monkeypatch: pytest.MonkeyPatch, refused: OSError, is_replaced: bool
