@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ...arrays.arrow import coded, nullable
 from ...derive.partition import Partition
 from ...schema import COMMON, Column, Columns
 from ...streams import CALLS, FAILED
 from ..declaration import DONE, Table
+
+_UNKNOWN = "It began before the oldest step that was known when the row was read or recorded."
 
 
 def derive(part: Partition) -> Columns:
@@ -30,11 +34,7 @@ TABLE = Table(
     doc="One row per call of a function that `probe ENDPOINT trace` traces, once the call is over.  Calls that had "
     "begun before are not recorded.  The rows stay until detach: of each rank, as a rule, the latest half million.",
     columns=(
-        *COMMON[:5],
-        Column("step", "BIGINT", "", "The job's step in which it began.", "boundaries between steps",
-               "It began before the oldest step that was known when the row was read or recorded.",
-               "step everywhere"),
-        COMMON[6],
+        *(replace(column, null=_UNKNOWN) if column.name == "step" else column for column in COMMON),
         Column("function", "VARCHAR", "", "The function, as `module:qualname`.", "function object"),
         Column("duration", "DOUBLE", "s", "Time from its beginning to its end.  Of an async function: to the end of "
                "awaiting it, with all that ran meanwhile; of a generator: from its first item to its end, with what "

@@ -133,27 +133,18 @@ def test_a_smaller_n_for_some_steps_ends_by_itself() -> None:
     assert [step for step in sampled(flags) if step >= 300] == [step for step in sampled(usual) if step >= 300]
 
 
-def test_a_larger_n_for_some_of_these_steps_takes_none_of_them() -> None:
+@pytest.mark.parametrize(("every", "steps"), [(8, 150), (1, 50)])
+def test_what_is_asked_for_some_of_these_steps_takes_none_of_them(every: int, steps: int) -> None:
     """A watch asks for as many as it needs, although all are sampled for the next one."""
     sampling = Sampling()
     sampling.set({"sample": 128}, None)
     sampling.set({"sample": 1, "for_steps": 300}, None)
     flags = flags_of(sampling, range(100))
-    sampling.set({"sample": 8, "for_steps": 150}, None)
+    sampling.set({"sample": every, "for_steps": steps}, None)
     flags |= flags_of(sampling, range(100, 300))
     assert sampled(flags) == list(range(300))
     sampling.set({"sample": 8, "for_steps": 1000}, None)
     assert 0 < len(sampled(flags_of(sampling, range(300, 1300)))) < 500
-
-
-def test_the_same_n_for_fewer_steps_ends_nothing_earlier() -> None:
-    sampling = Sampling()
-    sampling.set({"sample": 128}, None)
-    sampling.set({"sample": 1, "for_steps": 300}, None)
-    flags = flags_of(sampling, range(100))
-    sampling.set({"sample": 1, "for_steps": 50}, None)
-    flags |= flags_of(sampling, range(100, 300))
-    assert sampled(flags) == list(range(300))
 
 
 def test_after_a_smaller_n_for_fewer_steps_a_larger_one_holds_for_the_rest() -> None:
