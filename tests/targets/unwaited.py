@@ -1,7 +1,8 @@
 """Two ranks that end with an all-reduce in flight, for which nobody waits and rank 1 comes a second late.
 
-Its tensor is never freed: if gloo's thread drops the last reference while Python ends, torch aborts the process, with
-an agent or without (pytorch/pytorch#179291).
+An autograd graph that is never freed holds its tensor: if gloo's thread drops the last reference of C++ while Python
+ends, torch wants the GIL to tell the tensor's Python object and aborts the process, with an agent or without
+(pytorch/pytorch#179291).
 
 usage: unwaited.py RANK FILE AGENT     FILE: a new one, where the ranks meet; AGENT: 1 for probe.start()
 Prints the names of the threads that there are when exit handlers run.
@@ -48,5 +49,5 @@ for _ in range(STEPS):
 if RANK == 1:
     time.sleep(1.0)
 tensor = torch.ones(100)
-ctypes.pythonapi.Py_IncRef(ctypes.py_object(tensor))
+ctypes.pythonapi.Py_IncRef(ctypes.py_object(torch.ones(100, requires_grad=True) * tensor))
 dist.all_reduce(tensor, async_op=True)
