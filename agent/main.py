@@ -81,6 +81,7 @@ def _new_agent(facts: dict[str, Any]) -> Agent:
         listener.remove()
         with contextlib.suppress(BaseException):  # a signal handler of the job's may raise: it ends already
             if (running := _agent) is not None and not running.leaving:
+                running.captures.finish()
                 if running.taps is not None:
                     running.taps.finish()
                 running.server.halt(_HALT_S)

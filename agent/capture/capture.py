@@ -10,6 +10,7 @@ import os
 import time
 from _thread import get_ident
 from contextlib import suppress
+from time import perf_counter_ns
 from typing import Any
 
 from ..boundary.boundary import Ticket
@@ -19,6 +20,8 @@ from .profiler import Profiler
 
 _SILENT_S = 10.0  # after which a client is gone that says nothing
 _DEPOSITS_S = 120.0  # likewise, once it has been told: it reads the traces of all ranks
+_MOST_S = 60
+_MOST_BYTES = 128 << 20  # by which the process may grow meanwhile; what stop() makes of it is four times as much
 
 
 class Capture:
@@ -39,6 +42,16 @@ class Capture:
         """Whether its client is gone, or wants it no more."""
         silent_s = time.monotonic() - self.heard
         return self.is_unwanted or silent_s > (_DEPOSITS_S if self.is_told else _SILENT_S)
+
+    @property
+    def why_end(self) -> str:
+        """Why it may not go on to its last step, in words; "" if it may."""
+        grown = rss_bytes() - self.rss_bytes
+        if self.is_left:
+            return "its command has ended"
+        if perf_counter_ns() - self.told["start_ns"] > _MOST_S * 1_000_000_000:
+            return f"it had taken {_MOST_S} s"
+        return f"the process had grown by {grown >> 20} MB" if grown > _MOST_BYTES else ""
 
     @property
     def has_thread(self) -> bool:

@@ -34,8 +34,7 @@ from .profiler import Profiler, cpu_model, graph_is_captured, job_profiles, why_
 
 _RETENTION_BYTES = {OPERATORS: 36 << 20, KERNELS: 16 << 20}
 _MOST_STEPS, _ID_CHARACTERS = 100, 64
-_MOST_NS, _LOOK_S = 60_000_000_000, 0.1
-_MOST_BYTES = 128 << 20  # by which the process may grow meanwhile; what stop() makes of it is four times as much
+_LOOK_S = 0.1
 _ENDS_S, _EXPORT_S = 4.0, 10.0  # so long a detach waits for the boundary that ends it, and for its trace
 _NO_STEP = "torch's profiler, which a capture began, because the training thread comes to no step that ends it"
 _STILL_ON = "a capture ends only with the step that is under way. Detach again after that."
@@ -155,16 +154,18 @@ class Captures:
                 raise
 
     def _hand_over(self, capture: Capture) -> None:
-        """The training goes on while another thread writes the trace."""
+        """The training goes on while another thread writes the trace, if there is one."""
+        capture.is_over = bool(capture.fault)
         try:
-            start_new_thread(self._export, (capture,))
+            if not capture.is_over:
+                start_new_thread(self._export, (capture,))
         except RuntimeError as error:  # the system has no thread left
             capture.fault, capture.is_over = f"its trace could not be written: {error}", True
 
     def _export(self, capture: Capture) -> None:
         begun = perf_counter_ns()
         try:
-            if not capture.fault and not self._is_closed:
+            if not self._is_closed:
                 capture.trace = capture.profiler.save()
             capture.told |= {
                 "export_ns": perf_counter_ns() - begun,
@@ -233,24 +234,14 @@ class Captures:
         if capture is None:
             return due
         if capture.is_on:
-            self._limit(capture)
+            capture.why = capture.why_end or capture.why
+            if capture.why:
+                self._hasten(capture)
         elif capture.is_over and capture.is_left:
             self._fail(capture, "interrupted", "its command has ended")
         elif capture.is_over and capture.watcher is not None:
             self._tell(capture, capture.watcher)
         return _LOOK_S
-
-    def _limit(self, capture: Capture) -> None:
-        now = perf_counter_ns()
-        grown = rss_bytes() - capture.rss_bytes
-        if capture.is_left:
-            capture.why = "its command has ended"
-        elif now - capture.told["start_ns"] > _MOST_NS:
-            capture.why = f"it had taken {_MOST_NS // 1_000_000_000} s"
-        elif grown > _MOST_BYTES:
-            capture.why = f"the process had grown by {grown >> 20} MB"
-        if capture.why:
-            self._hasten(capture)
 
     def _tell(self, capture: Capture, watcher: Key) -> None:
         if capture.fault:
@@ -292,6 +283,14 @@ class Captures:
             return [_NO_STEP]
         self._drop()
         return []
+
+    def finish(self) -> None:
+        """The interpreter is about to end: torch would take the process down with a profiler that is on, if it is not
+        the first one.  On the main thread."""
+        capture = self._capture
+        if capture is not None and capture.is_on and get_ident() == capture.thread:
+            capture.fault = "the job has ended"
+            self._end(capture)
 
     def forget(self) -> None:
         """In a forked child: nothing of ours stays in torch's way."""
