@@ -9,14 +9,17 @@ import mmap
 import os
 import time
 from _thread import get_ident
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from time import perf_counter_ns
 from typing import Any
 
+from ... import protocol as wire
 from ..boundary.boundary import Ticket
 from ..inspect.frames import frames_of_others
 from ..serve.server import Key
 from .profiler import Profiler
+from .thread_end import ThreadEnd
 
 _SILENT_S = 10.0  # after which a client is gone that says nothing
 _DEPOSITS_S = 120.0  # likewise, once it has been told: it reads the traces of all ranks
@@ -25,10 +28,12 @@ _MOST_BYTES = 128 << 20  # by which the process may grow meanwhile; what stop() 
 
 
 class Capture:
-    """One that has begun.  why: it ended early, in words; told: its figures once it is over, as `captured` has them."""
+    """One that has begun.  why: it ended early, in words; told: its figures once it is over, as `captured` has them;
+    at_end: called when its thread ends, and when thread_end is freed."""
 
-    def __init__(self, id: str, profiler: Profiler, rss_bytes: int) -> None:
+    def __init__(self, id: str, profiler: Profiler, rss_bytes: int, at_end: Callable[[], None]) -> None:
         self.id, self.profiler, self.thread, self.heard = id, profiler, get_ident(), time.monotonic()
+        self.thread_end: ThreadEnd | None = ThreadEnd(at_end)
         self.rss_bytes = rss_bytes  # before
         self.told: dict[str, Any] = {}
         self.why = self.fault = ""
@@ -63,6 +68,13 @@ class Capture:
         if trace is not None:
             with suppress(BufferError):
                 trace.close()
+
+
+def messages(trace: mmap.mmap, first: int, last: int) -> Iterator[tuple[int, list[bytes]]]:
+    """These of its bytes, as they are sent, each with its size."""
+    for start in range(max(0, first), min(last, len(trace)), wire.LOG_BYTES_A_MESSAGE):
+        piece = trace[start : min(start + wire.LOG_BYTES_A_MESSAGE, last)]
+        yield len(piece), [wire.encode(wire.EVENTS, first=start), piece]
 
 
 def rss_bytes() -> int:

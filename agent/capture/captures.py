@@ -28,7 +28,7 @@ from ..steps.sampling import Sampling
 from ..steps.step_count import Steps
 from ..storage.log import Log
 from ..storage.rows import Stream
-from .capture import Capture, rss_bytes
+from .capture import Capture, messages, rss_bytes
 from .histories import Histories
 from .profiler import Profiler, cpu_model, graph_is_captured, job_profiles, why_none
 
@@ -36,6 +36,7 @@ _RETENTION_BYTES = {OPERATORS: 36 << 20, KERNELS: 16 << 20}
 _MOST_STEPS, _ID_CHARACTERS = 100, 64
 _LOOK_S = 0.1
 _ENDS_S, _EXPORT_S = 4.0, 10.0  # so long a detach waits for the boundary that ends it, and for its trace
+_ENDED = "its training thread has ended"
 _NO_STEP = "torch's profiler, which a capture began, because the training thread comes to no step that ends it"
 _STILL_ON = "a capture ends only with the step that is under way. Detach again after that."
 
@@ -82,7 +83,7 @@ class Captures:
             return json.dumps({"code": "no-capture", "message": "it is capturing a CUDA graph. Try again."})
         begun = perf_counter_ns()
         self._drop()
-        capture = Capture(id, Profiler(shapes, self._job_begins), rss_bytes())
+        capture = Capture(id, Profiler(shapes, self._job_begins), rss_bytes(), self._thread_ends)
         capture.profiler.start()
         try:
             self._have_begun(capture, begun, steps)
@@ -143,7 +144,7 @@ class Captures:
             self._hand_over(capture)
 
     def _switch_off(self, capture: Capture) -> None:
-        capture.is_on = False
+        capture.is_on, capture.thread_end = False, None
         self._boundary.at_load, self._sampling.forced = noop, range(0)
         self._steps.resample()
         try:
@@ -206,17 +207,9 @@ class Captures:
             self._hasten(self._capture)
 
     def _send(self, key: Key, request: dict[str, Any], payload: Any) -> None:
-        trace, size = self._own(request).trace, wire.LOG_BYTES_A_MESSAGE
-        if trace is None:
+        if (trace := self._own(request).trace) is None:
             raise Refused("protocol", "it has no trace")
-        first, last = max(0, int(request["first"])), min(int(request["last"]), len(trace))
-
-        def messages() -> Any:
-            for start in range(first, last, size):
-                piece = trace[start : min(start + size, last)]
-                yield len(piece), [wire.encode(wire.EVENTS, first=start), piece]
-
-        self._server.stream(key, int(request["credit"]), messages())
+        self._server.stream(key, int(request["credit"]), messages(trace, int(request["first"]), int(request["last"])))
 
     def _keep(self, key: Key, request: dict[str, Any], payload: Any) -> None:
         """Rows that the client has made of the trace, which goes as the first of them come."""
@@ -285,11 +278,18 @@ class Captures:
         return []
 
     def finish(self) -> None:
-        """The interpreter is about to end: torch would take the process down with a profiler that is on, if it is not
-        the first one.  On the main thread."""
+        """The interpreter is about to end; a training thread that goes on meanwhile gets some time for a boundary."""
+        self._thread_ends()
+        if self._capture is not None and self._capture.is_on:
+            self._capture.fault = _ENDED
+            self.end()
+
+    def _thread_ends(self) -> None:
+        """If it is the training thread: torch would take the process down with a profiler that is on, if it is not the
+        first one."""
         capture = self._capture
         if capture is not None and capture.is_on and get_ident() == capture.thread:
-            capture.fault = "the job has ended"
+            capture.fault = _ENDED
             self._end(capture)
 
     def forget(self) -> None:

@@ -223,12 +223,16 @@ def test_detach_ends_a_capture_and_the_weights_are_as_without_it(job: Job, probe
     assert sorted(re.findall(r"final (\d+) ([0-9a-f]{64})", alone.wait_for("final", times=2))) == looked_at
 
 
-def test_a_job_that_ends_during_its_second_capture_ends_in_order(start: Start, probe: Probe, tmp_path: Path) -> None:
-    job = Job(start("captured.py", str(tmp_path)), tmp_path, probe)
+@pytest.mark.parametrize("thread", ["", "joined", "daemon"])
+def test_a_job_that_ends_during_its_second_capture_ends_in_order(
+    thread: str, start: Start, probe: Probe, tmp_path: Path
+) -> None:
+    """torch takes a process down that ends, or whose thread ends, while a second profiler is on."""
+    job = Job(start("captured.py", str(tmp_path), "0", thread), tmp_path, probe)
     probe("attach", job.pid)
     probe(job.pid, "capture", "--steps", "1")
     second = job.captured()
     (tmp_path / "end").touch()
+    out, err = second.communicate(timeout=30)
+    assert second.returncode in (7, 8) and not out, err
     assert job.target.process.wait(30) == 0, job.target.output
-    assert second.wait(30) == 8, second.communicate()
-    assert "final" in job.target.output

@@ -3,13 +3,15 @@
 rank0.hand.json is its own trace of three iterations, rank0.hand.txt what torch made of that, as JSON.  Once the file
 FOLDER/end is there it ends and prints how many steps it made and a hash of its weights; STEPS ends it after so many.
 While FOLDER/slow is there it takes its time, while FOLDER/stand is there no step ends, and while FOLDER/validate is
-there it validates on batches of a loader, and says once when no profiler is on.
+there it validates on batches of a loader, and says once when no profiler is on.  With a third word it trains in a
+thread, which is `joined`, or a `daemon` that still trains when Python ends.
 """
 
 import hashlib
 import json
 import os
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -96,5 +98,14 @@ def main() -> None:
         dist.destroy_process_group()
 
 
+def in_thread(how: str) -> None:
+    thread = threading.Thread(target=main, daemon=how == "daemon")
+    thread.start()
+    while how == "daemon" and not (FOLDER / "end").exists():
+        time.sleep(0.01)
+    if how == "joined":
+        thread.join()
+
+
 if __name__ == "__main__":
-    main()
+    in_thread(sys.argv[3]) if any(sys.argv[3:]) else main()
