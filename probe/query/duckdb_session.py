@@ -25,6 +25,7 @@ Value = TypeVar("Value")
 SCHEMAS = ("host", "probe", "python")
 PATH = f"main,{','.join(SCHEMAS)}"  # for SHOW TABLES, and to write less
 _JOIN_S = 0.1  # a lock held with a time-out lets signal handlers in
+_LEAST_BYTES = 64 << 20  # with less, sums over some thousand groups fail on many threads, and with none DuckDB itself
 
 
 class Worker:
@@ -90,7 +91,7 @@ class DuckDBSession:
 def _open() -> duckdb.DuckDBPyConnection:
     config: dict[str, Any] = {"python_enable_replacements": "false"}
     if (left := memory_left()) is not None:  # beyond it the kernel would end the training with us, if that is here too
-        config["memory_limit"] = f"{left // 2}B"
+        config["memory_limit"] = f"{max(_LEAST_BYTES, left // 2)}B"
     connection = duckdb.connect(":memory:", config=config)
     connection.execute("SET enable_progress_bar = false")
     connection.execute("SET TimeZone = 'UTC'")  # as `time` is: now() would be compared with it by the user's zone
