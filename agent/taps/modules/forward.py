@@ -28,7 +28,7 @@ from .module_calls import After, Before, mark_before, row_after, row_and_marks_a
 from .profiler_start import ProfilerStart
 
 _KNOWN = (("self", "args", "kwargs"), ("_compiled_call_impl", "_call_impl"))
-_SOURCE = f"""
+_SOURCE = """
 def _wrapped_call_impl(self, *args, **kwargs):
     if _probe_compiling():
         if self._compiled_call_impl is not None:
@@ -39,15 +39,22 @@ def _wrapped_call_impl(self, *args, **kwargs):
     _probe_entered = _probe_before(self, args, kwargs)
     _probe_start = _probe_clock()
     try:
-        if self._compiled_call_impl is not None:
-            _probe_output, _probe_flags = self._compiled_call_impl(*args, **kwargs), {FORWARD | COMPILED}
-        else:
-            _probe_output, _probe_flags = self._call_impl(*args, **kwargs), {FORWARD}
+{}
     except BaseException:
         _probe_failed(self, _probe_start)
         raise
     _probe_after(self, _probe_start, _probe_output, _probe_flags, _probe_entered)
     return _probe_output
+"""
+_CALL = f"""
+        if self._compiled_call_impl is not None:
+            _probe_output, _probe_flags = self._compiled_call_impl(*args, **kwargs), {FORWARD | COMPILED}
+        else:
+            _probe_output, _probe_flags = self._call_impl(*args, **kwargs), {FORWARD}
+"""
+_CALL_OF_ORIGINAL = f"""
+        _probe_flags = {FORWARD} if self._compiled_call_impl is None else {FORWARD | COMPILED}
+        _probe_output = _probe_original(self, *args, **kwargs)
 """
 
 
@@ -65,13 +72,14 @@ class Forward(Tap):
         self._original: types.CodeType = self._target.__code__
         if not is_known(self._original):
             raise LookupError("nn.Module._wrapped_call_impl is not the known one")
-        compiling = {"_probe_compiling": _is_compiling(sys.modules["torch"].compiler)}
+        original = types.FunctionType(self._original, self._module_py.__dict__)
+        compiling = {"_probe_compiling": _is_compiling(sys.modules["torch"].compiler), "_probe_original": original}
         counting = compiling | _counting(context.steps.samples, context.current_eval, context.reporter(self.name))
         row = row_after(spans, backward)
         self._run_due: Callable[..., Any] = _running(self, context.current_eval, context.reporter(self.name))
         self.marking = counting | _globals(mark_before(backward), row_and_marks_after(spans, backward), row)
         self._unmarked = counting | _globals(_nothing, row, row)
-        self._code = _compiled(self._original)
+        self._code, self._code_around = (_compiled(self._original, call) for call in (_CALL, _CALL_OF_ORIGINAL))
         self.around: Callable[[dict[str, Any]], dict[str, Any]] = lambda functions: functions  # the device tap's
         self.installed = False
         self._in_use = self._inert = _INERT | compiling
@@ -92,7 +100,7 @@ class Forward(Tap):
         if ticket not in self._due:
             self._due.append(ticket)
         self._module_py.__dict__.update(self._in_use | {"_probe_waiting": self._due, "_probe_count": self._run_due})
-        self._target.__code__ = self._code
+        self._put(ours=True)
 
     def withdraw(self, ticket: Ticket) -> None:
         """It is over, or no longer wanted."""
@@ -106,8 +114,13 @@ class Forward(Tap):
         self._put(ours=True)
 
     def _put(self, ours: bool) -> None:
-        """Our code, if it is wanted; or torch's, whatever is."""
-        self._target.__code__ = self._code if ours and (self.installed or self._due) else self._original
+        """Our code, if it is wanted, or torch's, whatever is; while a profiler of torch's runs, which tells calls of
+        modules by torch's code, ours calls that."""
+        code = self._original
+        if ours and (self.installed or self._due):
+            code = self._code_around if self._profiler_start.runs else self._code
+        if self._target.__code__ is not code:  # else every call would have to be specialized anew
+            self._target.__code__ = code
 
     def release(self) -> None:
         self._run_due = _nothing
@@ -118,9 +131,8 @@ class Forward(Tap):
             chosen = self.around(self.marking if self._sampling.backward else self._unmarked)
             self._in_use = chosen if spend is None else _timed(chosen, spend)
             self._module_py.__dict__.update(self._in_use)
-            if not self.installed:
-                self._target.__code__ = self._code
-                self.installed = True
+            self.installed = True
+            self._put(ours=True)
         elif self.installed:
             self.installed, self._in_use = False, self._inert
             self._target.__code__ = self._original
@@ -132,11 +144,11 @@ def is_known(code: types.CodeType) -> bool:
     return (code.co_varnames, code.co_names) == _KNOWN
 
 
-@lru_cache(maxsize=1)  # the process's next agent reuses it
-def _compiled(original: types.CodeType) -> types.CodeType:
+@lru_cache(maxsize=2)  # the process's next agent reuses both
+def _compiled(original: types.CodeType, call: str) -> types.CodeType:
     """Our code under the original's file name, every instruction on its last line: `return self._call_impl(…)`."""
     last = max(line for _, _, line in original.co_lines() if line is not None)
-    tree = ast.parse(_SOURCE)
+    tree = ast.parse(_SOURCE.format(call))
     for node in ast.walk(tree):
         if hasattr(node, "lineno"):
             line = original.co_firstlineno if isinstance(node, ast.FunctionDef) else last

@@ -21,6 +21,11 @@ class ProfilerStart:
         self._original = self._names.get("_enable_profiler")
         self._around: Any = _around(self._original, put)
 
+    @property
+    def runs(self) -> bool:
+        """Whether a profiler of torch's is on."""
+        return bool(self._names.get("_is_profiler_enabled"))
+
     def install(self) -> None:
         if self._original is not None:
             self._names["_enable_profiler"] = self._around

@@ -805,3 +805,39 @@ def test_a_profiler_of_the_job_knows_calls_of_modules_after_the_taps(tmp_path: P
     path = os.pathsep.join(sys.path)
     done = subprocess.run(words, capture_output=True, text=True, timeout=120, env={**os.environ, "PYTHONPATH": path})
     assert done.stdout == "2 torch._C._autograd\n", done.stderr
+
+
+IN_SAMPLED_STEPS = """
+import json, sys
+import torch
+from probe.streams import SAMPLED, SPANS
+from tapped import tapped
+
+net, x = torch.nn.Sequential(torch.nn.Linear(4, 4)), torch.ones(2, 4)
+file = sys.argv[1]
+
+def calls(profile) -> int:
+    profile.export_chrome_trace(file)
+    return open(file).read().count('"nn.Module: ')
+
+with tapped() as taps:
+    net(x)
+    plain = torch.nn.Module._wrapped_call_impl.__code__
+    with torch.profiler.profile(with_stack=True) as begun_in_one:
+        net(x)
+    taps.forward.switch(0)
+    with torch.profiler.profile(with_stack=True) as begun_before:
+        taps.forward.switch(SAMPLED)
+        net(x)
+    taps.forward.switch(SAMPLED)
+    is_plain = torch.nn.Module._wrapped_call_impl.__code__ is plain
+    rows = [(row["subject"], row["flags"]) for row in taps.rows(SPANS)]
+    print(calls(begun_in_one), calls(begun_before), is_plain, len(rows), rows[:2] == rows[2:4] == rows[4:])
+"""
+
+
+def test_a_profiler_of_the_job_knows_calls_of_modules_in_sampled_steps(tmp_path: Path) -> None:
+    words = [sys.executable, "-c", IN_SAMPLED_STEPS, str(tmp_path / "trace.json")]
+    path = os.pathsep.join(sys.path)
+    done = subprocess.run(words, capture_output=True, text=True, timeout=120, env={**os.environ, "PYTHONPATH": path})
+    assert done.stdout == "2 2 True 6 True\n", done.stdout + done.stderr
