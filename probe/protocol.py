@@ -82,7 +82,7 @@ Stdlib only, and it imports nothing of probe: the agent carries this file.
                                                                 function], innermost first; cut: how many outer ones
                                                                 were left out; holds_gil; is_training: it ended the last
                                                                 step or, before the first, called a module last); load
-                                                                (used: tid, cpu_s, turns; below_s, moved_bytes: so far)
+                                                                (used: tid, cpu_s, turns; below_s, moved_bytes; sleeps)
     sample    seconds, steps, rate, by, patience_s              sampled: told (error: code, message, hint; or looks,
               (have the rank profiled; next or cancel follow)   samples, not_read, busy_s, start_ns, end_ns)
 

@@ -59,7 +59,10 @@ REPLIES: dict[str, dict[str, Any]] = {
                 "frames": [list], "is_training": bool, "holds_gil": (bool, None),
             }
         ],
-        "load?": ({"used": (list, None), "below_s": (int, float), "moved_bytes": Whole(0)}, None),
+        "load?": (
+            {"used": (list, None), "below_s": (int, float), "moved_bytes": Whole(0), "sleeps?": (bool, None)},
+            None,
+        ),
     },
     wire.SAMPLED: {
         "told": (

@@ -9,13 +9,15 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from .process_status import thread_ids, thread_status
 from .processes import process, read_stat, trees
 
 TICKS = os.sysconf("SC_CLK_TCK")  # in a second
+# x86_64's numbers of nanosleep, clock_nanosleep; select, pselect6; read
+_NAPS, _SELECTS, _READ = (35, 230), (23, 270), 0
 _MOVED = ("rchar", "wchar", "read_bytes", "write_bytes")
 
 
@@ -30,31 +32,46 @@ class Used(NamedTuple):
 class Load(NamedTuple):
     """What a process has done so far: one of its threads, the processes below it, and the bytes that it has read and
     written, also in a call that goes on; 0 where those are not ours to see.  at: when this was read, or came
-    (monotonic)."""
+    (monotonic); sleeps: whether the thread waits for nothing but time or standard input, as far as that can be seen."""
 
     used: Used | None
     below_s: float
     moved_bytes: int
     at: float
+    sleeps: bool = False
 
     def told(self) -> dict[str, Any]:
         """As it travels."""
         used = None if self.used is None else [*self.used]
-        return {"used": used, "below_s": self.below_s, "moved_bytes": self.moved_bytes}
+        return {"used": used, "below_s": self.below_s, "moved_bytes": self.moved_bytes, "sleeps": self.sleeps}
 
     @classmethod
     def of(cls, told: Mapping[str, Any], at: float) -> Load:
         """What has travelled, and came at that moment."""
         used = None if told["used"] is None else Used(*told["used"])
-        return cls(used, told["below_s"], told["moved_bytes"], at)
+        return cls(used, told["below_s"], told["moved_bytes"], at, told.get("sleeps", False))
 
 
 def loads(threads: Mapping[int, int | None]) -> dict[int, Load]:
     """Of these processes, each with the native id of one of its threads, None for the main one; one look at /proc."""
-    return {
-        pid: Load(used(pid, threads[pid]), sum(map(_process_s, below[1:])), _moved_bytes(pid), time.monotonic())
-        for pid, below in trees(threads).items()
-    }
+    return {pid: _load(pid, below[1:], used(pid, threads[pid])) for pid, below in trees(threads).items()}
+
+
+def _load(pid: int, below: Sequence[int], of_thread: Used | None) -> Load:
+    sleeps = of_thread is not None and _sleeps(pid, of_thread.tid)
+    return Load(of_thread, sum(map(_process_s, below)), _moved_bytes(pid), time.monotonic(), sleeps)
+
+
+def _sleeps(pid: int, tid: int) -> bool:
+    """By the call of the kernel's that it is in: time.sleep() of Python 3.10 selects among no descriptors, and input()
+    at a terminal among the first one."""
+    try:
+        with open(f"/proc/{pid}/task/{tid}/syscall", encoding="ascii") as file:
+            number, first, *_ = (int(word, 0) for word in file.read().split())
+    except (OSError, ValueError):  # not ours to see; it runs, or is in no call
+        return False
+    is_time_or_input = number in _NAPS or (number in _SELECTS and first <= 1) or (number, first) == (_READ, 0)
+    return is_time_or_input and os.uname().machine == "x86_64"
 
 
 def used(pid: int, native_id: int | None) -> Used | None:

@@ -53,6 +53,7 @@ class RankEvidence:
     moved_bytes: int = 0  # that its process read and wrote between the two looks
     threads: Sequence[Thread] = ()  # at the second look
     moved: bool = False  # the training thread was elsewhere at the first look
+    sleeps: bool = False  # it waited for nothing but time or standard input at both looks
     entries: Sequence[Entry] = ()  # the collectives it has issued
     workers: Sequence[str] = ()  # its child processes that ended or are stopped, in words
     gil: str = ""  # if it does not answer: which thread holds its GIL, in words

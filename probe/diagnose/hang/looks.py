@@ -199,7 +199,9 @@ def _of_rank(link: AgentLink, first: _Look, second: _Look, entries: Sequence[Ent
         work_s=work_s,
     )
     threads, before = second.threads.get(link, []), first.threads.get(link, [])
-    seen = replace(seen, threads=threads, moved=bool(before) and _frames(before) != _frames(threads))
+    sleeps = all(each is not None and each.sleeps for each in (first.loads.get(link), second.loads.get(link)))
+    moved = bool(before) and _frames(before) != _frames(threads)
+    seen = replace(seen, threads=threads, moved=moved, sleeps=sleeps)
     if facts is None:
         return seen
     now, last, tap = facts.monotonic_ns, facts.last_step_ns, facts.taps.get("collectives", "")

@@ -297,6 +297,38 @@ def test_who_waits_for_an_answer_with_a_timeout_is_no_idle_server_either(client:
     assert verdict(rank(0, threads=threads), endpoint="4000").code == "stands"
 
 
+NEVER = {"step_age_s": None, "usual_step_s": None, "attached_s": 60.0}
+
+
+@pytest.mark.parametrize(
+    ("seen", "code"),
+    [
+        (NEVER, "idle"),
+        ({}, "stands"),  # it had steps before
+        (NEVER | {"entries": issued(3, 30, True)}, "stands"),  # and collectives
+        (NEVER | {"sleeps": False}, "stands"),
+        (NEVER | {"attached_s": 1.0}, "unknown"),
+    ],
+)
+def test_who_sleeps_and_never_took_a_step_is_idle(seen: dict[str, Any], code: str) -> None:
+    report = verdict(rank(0, **{"sleeps": True, **seen}), endpoint="4000")
+    assert (report.code, report.hung) == (code, code == "stands")
+
+
+def test_all_ranks_sleep_where_the_job_is_idle() -> None:
+    asleep = [rank(number, sleeps=True, **NEVER) for number in (0, 1)]
+    report = verdict(*asleep)
+    told = "are asleep, or wait for input, in main (train.py:7); no step and no collective has been seen."
+    assert (report.code, report.verdict) == ("idle", f"Idle: ranks 0-1 {told}")
+    assert verdict(asleep[0], rank(1, **NEVER)).code == "stands"
+
+
+def test_who_computes_all_the_time_and_never_took_a_step_does_not_poll() -> None:
+    report = verdict(rank(0, running=0.8, work_s=0.2, **NEVER), endpoint="4000")
+    told = "Unknown: no step and no collective has been seen yet; rank 0 is running in main (train.py:7)."
+    assert (report.code, report.verdict) == ("unknown", told)
+
+
 def test_ranks_that_wait_for_one_that_reads_a_checkpoint_are_not_hung() -> None:
     reads = rank(1, entries=issued(29, 30, True), moved_bytes=100 << 20)
     report = verdict(rank(0, entries=issued(30, 30, False)), reads)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
+from until import until
 
 from probe.diagnose.hang.processor_time import simplest_poll_s, work
-from probe.host.processor_use import Used, used
+from probe.host.processor_use import Load, Used, loads, used
 
 NAPS = {
     "works": "end = time.thread_time() + 0.004\n while time.thread_time() < end: pass",
@@ -38,3 +42,35 @@ def test_of_a_process_that_has_ended_and_of_another_thread_nothing_is_known() ->
     assert used(2**22 + 1, None) is None
     assert work(None, Used(1, 1.0, 1), 1.0) == (None, None) == work(Used(1, 1.0, 1), Used(2, 2.0, 2), 1.0)
     assert work(Used(1, 1.0, None), Used(1, 1.5, 9), 1.0) == (0.5, None)
+
+
+@pytest.mark.parametrize(
+    ("call", "sleeps"),
+    [
+        ("time.sleep(100)", True),
+        ("select.select([], [], [], 100)", True),  # what time.sleep() calls in Python 3.10
+        ("input()", True),
+        ("threading.Event().wait(100)", False),
+        ("select.select([3], [], [], 100)", False),
+        ("os.read(3, 1)", False),
+        ("subprocess.run(['sleep', '100'])", False),
+        ("sum(iter(int, 1))", False),
+    ],
+)
+def test_who_waits_for_time_or_input_alone_sleeps(call: str, sleeps: bool) -> None:
+    names = "os, select, subprocess, threading, time"
+    code = f"import {names}\nos.dup2(os.pipe()[0], 3)\nprint('ready', flush=True)\n{call}"
+    words = [sys.executable, "-c", code]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        folder, state = Path(f"/proc/{process.pid}"), "R" if "sum" in call else "S"
+        try:
+            assert process.stdout is not None and process.stdout.readline() == "ready\n"
+            until(lambda: f"State:\t{state}" in (folder / "status").read_text())
+            time.sleep(0.2)
+            seen = loads({process.pid: None})[process.pid]
+        finally:
+            for child in (folder / f"task/{process.pid}/children").read_text().split():
+                os.kill(int(child), signal.SIGKILL)
+            process.kill()
+    assert seen.sleeps is sleeps and Load.of(seen.told(), seen.at) == seen
+    assert not Load.of({"used": None, "below_s": 0.0, "moved_bytes": 0}, 0.0).sleeps  # of an older server

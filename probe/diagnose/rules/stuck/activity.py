@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ...hang.evidence import Evidence
-from ...hang.report import seconds, together
+from ....text import grouped
+from ...hang.evidence import Evidence, RankEvidence
+from ...hang.report import place, said, seconds, together
 from ...rule import Finding, Rule
 
 UNKNOWN_QUIET_S = 5.0  # where the usual time is not known
@@ -39,7 +40,7 @@ def _slow(evidence: Evidence) -> Iterator[Finding]:
 
 
 def _unclear(evidence: Evidence) -> Iterator[Finding]:
-    unclear = [each for each in evidence.awaited if each.may_compute]
+    unclear = [each for each in evidence.awaited if each.may_compute and not each.is_busy]
     if evidence.may_be_alive and unclear:
         why = [
             f"rank {each.rank} works for {1e3 * (each.work_s or 0):.1f} ms at a time, {each.running:.0%} of a core"
@@ -50,12 +51,23 @@ def _unclear(evidence: Evidence) -> Iterator[Finding]:
 
 
 def _idle(evidence: Evidence) -> Iterator[Finding]:
-    if evidence.ranks and not evidence.waits and all(each.is_idle for each in evidence.ranks):
+    if not evidence.ranks or evidence.waits:
+        return
+    if all(each.is_idle for each in evidence.ranks):
         yield Finding(f"Idle, as a server is: {'; '.join(together(evidence.ranks))}.")
+    elif evidence.quiet_s is None and all(each.is_idle or each.sleeps for each in evidence.ranks):
+        same = grouped((_sleeps(each), each.rank) for each in evidence.ranks)
+        told = "; ".join(said(ranks, each) for each, ranks in same.items())
+        yield Finding(f"Idle: {told}; no step and no collective has been seen.")
+
+
+def _sleeps(one: RankEvidence) -> str:
+    how = "is waiting" if one.is_idle else "is asleep, or waits for input,"
+    return f"{how} in {place(one.thread.frames) if one.thread is not None else 'no Python code'}"
 
 
 NOT_HUNG = Rule("not-hung", "The job has not been quiet for longer than usual.", _not_hung, "none")
 COMPILING = Rule("compiling", "A rank is compiling, and the others wait for it, if there are any.", _compiling, "none")
 SLOW = Rule("slow", "No step has ended for long, but the job computes or moves.", _slow, "hint")
 UNCLEAR = Rule("unclear", "It cannot be told whether a rank computes or only polls.", _unclear, "none")
-IDLE = Rule("idle", "It waits for somebody to ask for something.", _idle, "none")
+IDLE = Rule("idle", "It waits for somebody to ask for something, or sleeps and never did a step.", _idle, "none")
