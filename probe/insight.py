@@ -122,9 +122,9 @@ class Insight(Control):
 
         It watches the job for so long, by default for 25 s, for 10 s if one cause takes half of the step, for 40
         steps where that takes longer, and for 5 s more if that leaves something open.  First it waits for a whole step,
-        for two minutes at most.  progress: called with seconds, gives a context manager that is entered while it waits
-        and while it watches.  Raises SilentError, Interrupted.  Cost: that of hang(), profile() and some queries; a
-        block of steps in a few is sampled meanwhile.
+        for two minutes at most, or 20 s where none has ever come and no model is at work.  progress: called with
+        seconds, gives a context manager that is entered while it waits and while it watches.  Raises SilentError,
+        Interrupted.  Cost: that of hang(), profile() and some queries; a block of steps in a few is sampled meanwhile.
 
         Example: `[(each.code, each.finding.share) for each in job.why().causes]`
         """

@@ -5,6 +5,7 @@ Called by probe.diagnose.why.  Invariant: what it switches on ends by itself, al
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager
@@ -14,6 +15,7 @@ from ..errors import Interrupted, ProbeError
 from ..streams import EVERY
 from .hang.report import Report
 from .rule import Tables
+from .stepless import is_at_model
 from .watched import BLOCK, Watched
 
 SECONDS = 25.0
@@ -21,6 +23,8 @@ _MORE_S = 5.0  # if that has left something open
 FIRST_LOOK_S = 10.0  # after which a dominant cause is plain, where steps are short
 MOST_S = 300.0  # that a watch takes by itself, where steps are long
 FIRST_S = 120.0  # to wait for a whole step: of those of a minute the second one is whole
+NEVER_S = 20.0  # where none has ever ended, and no model is at work: this job may take none
+_PLAIN_S, _PROFILE_S = 5.0, 5.0  # of these, before profiles are taken; each of them
 _STEPS = 40  # at least
 _WANTED = 120  # sampled steps
 _PAUSE_S = 0.5  # between two questions
@@ -58,7 +62,8 @@ def watch(job: Job, seconds: float | None, progress: Progress) -> Generator[Watc
     progress: entered for the time of the wait and of the watch, with their seconds.  Raises SilentError, Interrupted.
     """
     begun = time.monotonic()
-    last, step_s, steps = _first_whole(job, FIRST_S if seconds is None else seconds, progress)
+    never_s = NEVER_S if seconds is None else math.inf
+    last, step_s, steps = _first_whole(job, FIRST_S if seconds is None else seconds, never_s, progress)
     if step_s is None:
         return
     skipped = max(0, _FIRST - steps)
@@ -88,14 +93,22 @@ def watch(job: Job, seconds: float | None, progress: Progress) -> Generator[Watc
         yield watched(is_whole=True)
 
 
-def _first_whole(job: Job, most_s: float, progress: Progress) -> tuple[int, float | None, int]:
-    """As _seen(), once a whole step has ended, or when that has taken too long."""
-    seen, end = _seen(job), time.monotonic() + most_s
+def _first_whole(job: Job, most_s: float, never_s: float, progress: Progress) -> tuple[int, float | None, int]:
+    """As _seen(), once a whole step has ended, or when that has taken too long.
+
+    never_s: what is too long where none has ever ended, and profiles show no model at work.
+    """
+    seen, begun, passed_s, never = _seen(job), time.monotonic(), 0.0, False
     if seen[1] is None:
         with progress(most_s):
-            while seen[1] is None and (left := end - time.monotonic()) > 0:
-                time.sleep(min(left, _PAUSE_S))
-                seen = _seen(job)
+            while seen[1] is None and passed_s < most_s and not never:
+                if not seen[2] and min(_PLAIN_S, most_s / 2) <= passed_s < NEVER_S:
+                    _profile(job, min(most_s - passed_s, _PROFILE_S))
+                else:
+                    time.sleep(min(most_s - passed_s, _PAUSE_S))
+                seen, before_s, passed_s = _seen(job), passed_s, time.monotonic() - begun
+                if before_s < never_s <= passed_s:
+                    never = not seen[2] and not is_at_model(job, passed_s)
     return seen
 
 

@@ -17,6 +17,7 @@ from .hang.report import Report
 from .measures.places import EXPLAINS
 from .rule import Finding, Rule, Severity
 from .rules import ON_TABLES
+from .stepless import with_profile
 from .unknown import why_unknown
 from .watch import Job, Progress, watch
 from .watched import Watched
@@ -37,13 +38,16 @@ def why(job: Job, seconds: float | None = None, progress: Progress = _NOTHING) -
         report = job.hang()
     if report.hung or report.code in _STATES:
         return of_state(job.endpoint, report)
-    diagnosis = Diagnosis(job.endpoint, [])
+    diagnosis, begun = Diagnosis(job.endpoint, []), time.monotonic()
     with closing(watch(job, seconds, progress)) as looks:
         for watched in looks:
             diagnosis = judge(watched)
             if _is_plain(diagnosis) or (watched.is_whole and not diagnosis.undecided):
                 break
-    return diagnosis if diagnosis.steps else of_state(job.endpoint, job.hang())
+    if diagnosis.steps:
+        return diagnosis
+    waited_s, report = time.monotonic() - begun, job.hang()
+    return with_profile(of_state(job.endpoint, report), report, job, waited_s)
 
 
 def _is_plain(diagnosis: Diagnosis) -> bool:

@@ -138,7 +138,7 @@ def places(watched: Watched, where: str = "true") -> Places:
     if watched.why_not_profiled:
         raise SilentError(f"No profile: {watched.why_not_profiled}.", code="no-profile")
     rows = watched.rows(_STACKS.format(where=where))
-    own = frozenset(os.path.basename(row["file"]) for row in rows if not _is_library(row))
+    own = frozenset(os.path.basename(row["file"]) for row in rows if not is_library(row))
     named = ("seconds", "rank", "step", "phase", "holds_gil")
     return Places([Stack(tuple(row["stack"]), **{name: row[name] for name in named}) for row in rows], own)
 
@@ -152,7 +152,8 @@ def _is_public(frame: str) -> bool:
     return not function_of(frame).rpartition(".")[2].startswith("_")
 
 
-def _is_library(row: dict[str, Any]) -> bool:
+def is_library(row: dict[str, Any]) -> bool:
+    """Whether the file of a row of python.profile is no code of the job's own."""
     return any(part in row["file"] for part in _LIBRARIES)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import datetime, timezone
 from functools import partial
 from typing import Any
 
@@ -12,6 +13,7 @@ from planted import MS, Planted
 
 from probe.diagnose import watch
 from probe.diagnose import why as module
+from probe.diagnose.figures import figure
 from probe.diagnose.hang.report import Report
 from probe.diagnose.rule import Finding, Rule
 from probe.diagnose.watched import Watched
@@ -245,6 +247,57 @@ def test_a_job_without_a_whole_step_in_two_minutes_gets_the_verdict_on_its_state
     told = why(job)
     assert (told.code, told.steps, job.profiled) == ("slow", 0, []) and told.sentence.startswith("Unknown: no step")
     assert watch.FIRST_S <= passing.now < watch.FIRST_S + 10
+
+
+class NeverSteps(JustAttached):
+    """It computes, and takes no step; its main thread stands in these frames."""
+
+    def __init__(self, clock: Clock, *frames: str) -> None:
+        self.frames = frames
+        super().__init__(clock, data=600_000)
+
+    def _step_for(self, seconds: float) -> None:
+        pass
+
+    def profile(self, seconds: float) -> None:  # type: ignore[override]
+        self.profiled.append(seconds)
+        self._clock.sleep(seconds)
+        now = datetime.now(timezone.utc).replace(tzinfo=None)
+        Planted.profile(self, (None, seconds, self.frames), steps=(0,), time=now)
+
+    def query(self, sql: str) -> Result:
+        return Planted.query(self, sql)
+
+
+def test_a_job_that_computes_and_takes_no_step_gets_a_verdict_with_where_it_is(passing: Clock) -> None:
+    job = NeverSteps(passing, "main (pre.py:20)", "clean (pre.py:3)", "sum (numpy/core/fromnumeric.py:2)")
+    told = why(job)
+    assert told.sentence == "No step was taken in 20 s: the main thread was in clean (pre.py:3) for 100 % of the time."
+    assert (told.code, told.severity, told.steps, job.profiled) == ("slow", "none", 0, [5.0] * 3)
+    assert told.findings[0].finding.why == ["15 s of that were profiled"] and passing.now < 40
+
+
+def test_a_job_without_a_step_whose_model_is_at_work_is_waited_for(passing: Clock) -> None:
+    model = "Module._call_impl (torch/nn/modules/module.py:1)"
+    told = why(NeverSteps(passing, "train (train.py:9)", model, "Model.forward (train.py:3)"))
+    assert told.sentence.startswith("No step was taken in 120 s: the main thread was in Model.forward")
+    assert watch.FIRST_S <= passing.now < watch.FIRST_S + 10
+
+
+@pytest.mark.parametrize("seconds", [8.0, 60.0])
+def test_a_job_without_a_step_is_waited_for_as_long_as_was_asked_for(passing: Clock, seconds: float) -> None:
+    told = why(NeverSteps(passing, "clean (pre.py:3)"), seconds)
+    assert told.sentence.startswith(f"No step was taken in {figure(seconds)} s:") and told.findings[0].finding.where
+
+
+@pytest.mark.parametrize("code", ["stands", "idle"])
+def test_a_job_without_a_step_that_is_stuck_or_idle_is_told_as_such(
+    passing: Clock, monkeypatch: pytest.MonkeyPatch, code: str
+) -> None:
+    job = NeverSteps(passing, "clean (pre.py:3)")
+    reports = [Report("unknown", "Unknown.", False)] * 6 + [Report(code, "It waits.", code == "stands")]
+    monkeypatch.setattr(job, "hang", lambda look_s=1.0: passing.sleep(1.0) or reports.pop(0))
+    assert why(job).sentence == "It waits."
 
 
 def test_a_job_that_steps_no_more_gets_the_verdict_on_its_state(clock: Clock) -> None:
