@@ -18,13 +18,17 @@ from .module_calls import saved
 _MOSTLY = 0.8  # of the passes
 _MORE = 1.5  # times as many updates: less may be how the parameters were initialized
 # Models are what nothing else calls: roots, or parts of a module that nobody calls, such as a LightningModule.
+# Steps in which a time of a device is not known are left out, as in of_steps().
 # Passes are told apart by what follows: the step of the optimizer that ends the job's step, or another one before it.
 _PASSES = """
-WITH passes AS (SELECT rank, step, seq, root || CASE WHEN module = module_type THEN '' ELSE '.' || module END AS root,
-                       COALESCE(SUM(CASE WHEN device LIKE 'cuda%' THEN total_duration ELSE total_host_duration END), 0)
-                           AS seconds, MIN(start_ns) AS start_ns
-                FROM python.torch_trace
-                WHERE {window} AND stage = 'backward' AND depth = 0 AND root IS NOT NULL AND NOT in_eval GROUP BY ALL),
+WITH outermost AS (SELECT rank, step, seq, start_ns, root || CASE WHEN module = module_type THEN '' ELSE '.' || module
+                          END AS root, CASE WHEN device LIKE 'cuda%' THEN total_duration ELSE total_host_duration
+                          END AS seconds
+                   FROM python.torch_trace
+                   WHERE {window} AND stage = 'backward' AND depth = 0 AND root IS NOT NULL AND NOT in_eval),
+     untimed AS (SELECT DISTINCT rank, step FROM outermost WHERE seconds IS NULL),
+     passes AS (SELECT rank, step, seq, root, SUM(seconds) AS seconds, MIN(start_ns) AS start_ns
+                FROM outermost ANTI JOIN untimed USING (rank, step) GROUP BY ALL),
      updates AS (SELECT rank, step, start_ns AS updated_ns FROM python.torch_trace WHERE {window} AND stage = 'step'),
      told AS (SELECT rank, step, seq, root, ANY_VALUE(seconds) AS seconds, start_ns, COUNT(updated_ns) AS later
               FROM passes LEFT JOIN updates USING (rank, step) WHERE updated_ns > start_ns GROUP BY ALL),

@@ -30,13 +30,16 @@ _IN_EVAL_MODE = (
 _TRAINS = f"grad AND (training OR stage = 'backward' OR root IN ({_IN_EVAL_MODE}))"
 CALLS = f"""
 WITH calls AS (SELECT *, stage = 'forward' AND NOT recompute AS first FROM {_ROWS} AND {_TRAINS}),
-     inner_calls AS (SELECT root, parent AS module, COUNT(*) AS n FROM calls WHERE first GROUP BY ALL)
+     inner_calls AS (SELECT root, parent AS module, COUNT(*) AS n FROM calls WHERE first GROUP BY ALL),
+     untimed AS (SELECT DISTINCT rank, step, true AS untimed FROM calls WHERE stage = 'backward' AND {_OWN} IS NULL)
 SELECT root, module, ANY_VALUE(module_type) AS module_type, MIN(depth) AS depth, ANY_VALUE(parent) AS parent,
        COUNT(*) FILTER (first) / (SELECT COUNT(DISTINCT (rank, step)) FROM calls) AS calls_a_step,
        MEDIAN(host_duration) FILTER (first) AS median_s, COALESCE(ANY_VALUE(n), 0) / COUNT(*) FILTER (first) AS inside,
-       SUM(host_duration) AS seconds, COALESCE(SUM({_OWN}) FILTER (stage = 'backward'), 0) AS backward_s,
+       SUM(host_duration) AS seconds, COALESCE(SUM({_OWN}) FILTER (stage = 'backward' AND untimed IS NULL), 0)
+           AS backward_s,
        BOOL_OR({_ON_CUDA}) AS on_cuda
-FROM calls LEFT JOIN inner_calls USING (root, module) WHERE module IS NOT NULL GROUP BY root, module
+FROM calls LEFT JOIN inner_calls USING (root, module) LEFT JOIN untimed USING (rank, step)
+WHERE module IS NOT NULL GROUP BY root, module
 HAVING calls_a_step > 0 ORDER BY seconds DESC
 """.strip()
 
@@ -65,7 +68,8 @@ _BUSY_PCT = 80  # from which on a device has no time left that a host could fill
 @dataclass(frozen=True)
 class ModuleCalls:
     """One module.  calls_a_step: forward passes of it, on each rank; median_s: of one, without modules inside; inside:
-    calls of other modules in it; seconds: all of its own, forward and backward; parent: the module that calls it."""
+    calls of other modules in it; seconds: all of its own, forward and backward; parent: the module that calls it;
+    backward_s: of all steps in which the device's times of all backward passes are known."""
 
     root: str
     module: str

@@ -507,6 +507,21 @@ def test_gradients_on_a_device_cost_its_time_and_save_nobody_knows_what() -> Non
     assert told.seconds == pytest.approx(5 * MS, rel=0.02) and told.saves is None
 
 
+def test_a_step_of_which_a_time_of_the_device_is_unknown_says_nothing_of_any_module() -> None:
+    around = [net(around_ms=0.3), Module("conv", 4, 5, 9, kind="Conv2d"), Module("act", 40, 0.03, 0.5, kind="ReLU")]
+    planted = on_cuda(with_head(around), 1)
+    planted.database.execute("UPDATE python.torch_trace SET duration = NULL WHERE step // 10 = 2 AND module = 'conv'")
+    (told,) = found(FROZEN_WITH_GRADIENTS, planted, owning(model=(["conv"], ["act"]), head=([], [""])))
+    assert told.seconds == pytest.approx(36 * MS, rel=0.02)
+    planted = on_cuda(adversarial(detached=False), 0.5)
+    planted.database.execute(
+        "UPDATE python.torch_trace SET duration = NULL, total_duration = NULL "
+        "WHERE step // 10 = 2 AND seq = 2 AND root = 'generator'"
+    )
+    (told,) = found(FROZEN_WITH_GRADIENTS, planted, owned_by(0, 1))
+    assert told.seconds == pytest.approx(5 * MS, rel=0.02)
+
+
 def test_gradients_that_pass_through_to_what_is_trained_count_half() -> None:
     planted = with_head(HONEST)
     planted.database.execute("UPDATE python.torch_trace SET start_ns = 0 WHERE module = 'act' AND stage = 'forward'")
