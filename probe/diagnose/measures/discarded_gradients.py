@@ -80,6 +80,6 @@ def _finding(watched: Watched, root: str, other: str, part: Phase) -> Finding:
         "whose optimizer does not use them.",
         why=[f"{ms(part.seconds)} ({ms(part.low)} to {ms(part.high)}) of {ms(watched.step_s)}"],
         remedy=f"{other} gets the output of {root} with .detach() in passes for {other}",
-        seconds=part.seconds, share=part.share, confidence=part.sure(0.03), where=root, saves=saved(watched, part),
-        assumes="with the output detached",
+        seconds=part.seconds, share=part.share, confidence=part.sure(0.03), where=root,
+        saves=saved(watched, part.seconds), assumes="with the output detached",
     )  # fmt: skip

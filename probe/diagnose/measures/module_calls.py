@@ -157,9 +157,10 @@ def is_on_cuda(watched: Watched) -> bool:
     return any(row["on_cuda"] for row in watched.rows(BY_STEP))
 
 
-def saved(watched: Watched, part: Phase) -> float | None:
-    """What a step is shorter without it; None on a device, whose work a step need not wait for."""
-    return None if is_on_cuda(watched) else part.seconds
+def saved(watched: Watched, seconds: float) -> float | None:
+    """What a step is shorter without so much of it; None on a device: a step need not wait for work there, nor work
+    there for the host."""
+    return None if is_on_cuda(watched) else seconds
 
 
 def samples_a_step(watched: Watched) -> float | None:

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 from planted import MS, Planted
 
+from probe.diagnose import figures
 from probe.diagnose.figures import us
-from probe.diagnose.rule import Finding
+from probe.diagnose.rule import Finding, Rule
 from probe.diagnose.rules.loop.checkpoint_stall import CHECKPOINT_STALL
 from probe.diagnose.rules.loop.periodic_stall import PERIODIC_STALL
 from probe.diagnose.rules.loop.python_outside_model import PYTHON_OUTSIDE_MODEL
@@ -443,3 +444,59 @@ def test_figures_are_per_step_and_not_per_second() -> None:
 
 def test_small_figures_have_a_unit_in_which_they_can_be_read() -> None:
     assert [us(each) for each in (2e-5, 3e-7, 3e-8)] == ["20 µs", "0.30 µs", "30 ns"]
+
+
+class TestEstimates:
+    """What a step would take: a consequence of what was measured, under an assumption that is told."""
+
+    EVERY = STEPS[9::10]
+
+    def cost(self, planted: Planted, rule: Rule[Watched]) -> tuple[Finding, str]:
+        """The finding, and its line for a person."""
+        told = judge(planted.watched(), [rule])
+        return told.findings[0].finding, told.parts()["Cost"][0]
+
+    def on_cuda(self, planted: Planted) -> Planted:
+        return planted.plant("python.torch_trace", [{"step": 20, "stage": "forward", "device": "cuda:0"}])
+
+    def test_checkpoints_and_stalls_cost_half_as_much_half_as_often(self) -> None:
+        found, line = self.cost(training(self.EVERY, 400).profile(SAVE, steps=self.EVERY), CHECKPOINT_STALL)
+        assert found.saves == pytest.approx(0.02, rel=0.03)
+        assert line.startswith("40 ms of 140 ms a step; 2") and line.endswith(" with half as many checkpoints.")
+        stall = training(self.EVERY, 500).profile(LOG, steps=self.EVERY)
+        found, line = self.cost(stall, PERIODIC_STALL)
+        assert found.saves == pytest.approx(0.025, rel=0.03) and line.endswith(" with log_histograms half as often.")
+        assert self.cost(self.on_cuda(stall), PERIODIC_STALL)[0].saves is None  # the device may work meanwhile
+
+    def test_a_validation_costs_half_as_much_half_as_often(self) -> None:
+        planted = training(STEPS[19::20], 400).profile(TestValidation.CALLS, steps=STEPS[19::20])
+        found, line = self.cost(TestValidation().calls(planted), VALIDATION_HEAVY)
+        assert found.saves == (found.seconds or 0) / 2 and line.endswith(" with half as many calls of evaluate.")
+        by_phase = TestValidation().calls(training(validation=50)).watched(why_not_profiled="it was refused")
+        found = one(VALIDATION_HEAVY.find(by_phase))
+        assert found.saves == (found.seconds or 0) / 2 and found.assumes == "with half as much of it"
+
+    def test_python_outside_of_the_model_would_save_its_function_s_part(self) -> None:
+        log = ("other", 0.005, ("train (train.py:9)", "log (train.py:40)"))
+        planted = training(other=40).profile(TestPythonOutsideTheModel.COUNT, log, steps=STEPS, holds_gil=True)
+        found, line = self.cost(planted, PYTHON_OUTSIDE_MODEL)
+        assert found.saves == pytest.approx((found.seconds or 0) * 40 / 45) and found.saves < (found.seconds or 0)
+        assert line.endswith(" if count_confusions took no time.")
+        assert self.cost(self.on_cuda(planted), PYTHON_OUTSIDE_MODEL)[0].saves is None
+
+    def test_of_several_ranks_python_of_one_may_not_be_what_they_wait_for(self) -> None:
+        planted = Planted().steps(len(STEPS), ranks=(0, 1), noise=0.02, forward=40, backward=50, other=40)
+        for rank in (0, 1):
+            planted.profile(FORWARD, TestPythonOutsideTheModel.COUNT, steps=STEPS, holds_gil=True, rank=rank)
+        assert self.cost(planted, PYTHON_OUTSIDE_MODEL)[0].saves is None
+
+    def test_steps_that_grow_would_take_as_long_as_at_first(self) -> None:
+        def grows(step: int) -> float:
+            return 0.05 + 0.0001 * step
+
+        watched = seconds(grows, grows).watched()
+        found = one(STEP_GROWING.find(watched))
+        first = int(found.assumes.removeprefix("if each took as long as step "))
+        without_s = watched.step_s - (found.saves or 0)
+        assert without_s == pytest.approx(grows(first), rel=0.03)
+        assert f"{figures.ms(without_s)} at step {first}," in found.sentence

@@ -232,3 +232,13 @@ def test_a_late_rank_is_found_with_its_function_and_the_others_wait_is_its_conse
     assert found.ranks == (1,) and found.where == "write (train.py:5)"
     assert found.sentence.startswith("Straggler: rank 1 is late by 40.")
     assert found.remedy == "what rank 1 does in write (train.py:5): on all ranks alike, or beside the training"
+    assert found.saves == pytest.approx(0.04, rel=0.02)
+    assert found.assumes == "if rank 1 were no slower than the slowest other"
+
+
+def test_with_a_second_late_rank_the_first_saves_what_it_is_later() -> None:
+    planted = Planted(agents=[Facts(rank=rank, world_size=3) for rank in range(3)])
+    for rank, (other, comm) in enumerate(((10, 40), (50, 0), (40, 10))):
+        planted.steps(COUNT, ranks=[rank], forward=20, backward=20, other=other, comm=comm, noise=0.0)
+    found = next(each for each in STRAGGLER.find(planted.watched()) if each.ranks == (1,))
+    assert found.seconds == pytest.approx(0.025) and found.saves == pytest.approx(0.01)

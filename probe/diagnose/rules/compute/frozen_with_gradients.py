@@ -61,7 +61,7 @@ def _unowned(watched: Watched, each: Owners, part: Phase) -> Finding:
         remedy=f'probe {watched.endpoint} eval "{freeze}"' if is_live else f"{what}: requires_grad_(False)",
         effect="takes effect with the next step" if is_live else "",
         seconds=part.seconds, share=part.share, confidence=part.sure(LEAST), where=what,
-        now=f"{what}: requires_grad=True, in no optimizer", saves=saved(watched, part),
+        now=f"{what}: requires_grad=True, in no optimizer", saves=saved(watched, part.seconds),
         assumes="without these gradients",
     )  # fmt: skip
 

@@ -48,7 +48,7 @@ def _find(watched: Watched) -> Iterator[Finding]:
         remedy=f'probe {watched.endpoint} eval "{switch}"' if switch else f"no activation checkpointing{short}",
         effect="takes effect with the next step" if switch else "",
         seconds=part.seconds, share=part.share, confidence=part.sure(LEAST),
-        severity="hint" if short not in ("", _UNKNOWN) else None, where=root or "", saves=saved(watched, part),
+        severity="hint" if short not in ("", _UNKNOWN) else None, where=root or "", saves=saved(watched, part.seconds),
         assumes="without checkpointing",
     )  # fmt: skip
 

@@ -35,6 +35,7 @@ def _find(watched: Watched) -> Iterator[Finding]:
         _evidence(watched, saves),
         "Save less often, or in the background with torch.distributed.checkpoint.async_save.",
         seconds=saves.share * watched.step_s, share=saves.share, confidence=saves.sure(LEAST), where=str(place or ""),
+        saves=saves.share * watched.step_s / 2, assumes="with half as many checkpoints",
     )  # fmt: skip
 
 

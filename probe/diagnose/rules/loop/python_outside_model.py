@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from ....errors import SilentError
 from ...figures import ms, pct
+from ...measures.module_calls import saved
 from ...measures.outside import python_outside
 from ...measures.places import places
 from ...measures.spells import spells
@@ -31,6 +32,8 @@ def _find(watched: Watched) -> Iterator[Finding]:
         [f"{ms(found.share * watched.step_s)} of {ms(watched.step_s)} a step in neither model, loader nor optimizer"],
         f"Do less in {place.function}, with tensors instead of Python, or not in each step.",
         seconds=found.share * watched.step_s, share=found.share, confidence=found.sure(LEAST), where=str(place),
+        saves=saved(watched, found.share * place.share * watched.step_s) if len(watched.ranks) == 1 else None,
+        assumes=f"if {place.function} took no time",
     )  # fmt: skip
 
 
@@ -38,7 +41,7 @@ PYTHON_OUTSIDE_MODEL: Rule[Watched] = Rule(
     "python-outside-model",
     "Python outside of model, loader and optimizer takes much of the step.",
     _find,
-    needs=("python.step_trace", "python.profile"),
+    needs=("python.step_trace", "python.profile", "python.torch_trace"),
     of=("gpu-idle",),
     sql="SELECT function, file, line, SUM(seconds) AS seconds FROM python.profile WHERE {window} AND phase = 'other' "
     "GROUP BY ALL ORDER BY seconds DESC",

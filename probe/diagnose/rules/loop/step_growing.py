@@ -135,6 +135,7 @@ def _finding(watched: Watched, trend: _Trend, place: Place | None) -> Finding:
         remedy=f"Look for what {place.function if place else 'the job'} keeps and goes through in each step.",
         seconds=share * step_s, share=share, severity=_severity(doubles_s),
         where=f"{place}, {pct(place.share)} of the time and growing" if place else "",
+        saves=max(0.0, step_s - trend.at(first)) or None, assumes=f"if each took as long as step {first:.0f}",
     )  # fmt: skip
 
 

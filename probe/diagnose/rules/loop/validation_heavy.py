@@ -116,6 +116,7 @@ def _finding(watched: Watched, place: Place, taken: Spells, *why: str) -> Findin
         [f"the median step takes {ms(watched.usual_step_s)}", *why],
         f"{remedy}: {place.function}.",
         seconds=taken.share * watched.step_s, share=taken.share, confidence=taken.sure(LEAST), where=str(place),
+        saves=taken.share * watched.step_s / 2, assumes=f"with half as many calls of {place.function}",
     )  # fmt: skip
 
 
@@ -127,6 +128,7 @@ def _by_phase(watched: Watched, part: float) -> Iterator[Finding]:
             f"Validation-heavy: {pct(share)} of each step is forward passes in eval mode.",
             remedy="Validate less often, or on fewer batches.",
             seconds=part * phase.seconds, share=share, confidence=phase.sure(LEAST / part),
+            saves=part * phase.seconds / 2, assumes="with half as much of it",
         )  # fmt: skip
 
 
