@@ -23,7 +23,7 @@ _FIELD_NAMES = {"kind": "operation", "sizes": "size", "dtypes": "dtype"}
 class Entry:
     """One collective as one rank issued it.  created_ns: wall clock; backend: each of a group counts its own; queued:
     its device was known not to have come to it; even: ranks must contribute equal parts, though its kind does not say
-    so."""
+    so; before_ns: when the last operation of a group of this name before it was issued, 0 if none is known."""
 
     group: str
     number: int  # of the group's collectives, the same on all its ranks
@@ -35,6 +35,7 @@ class Entry:
     backend: str = ""
     queued: bool = False
     even: bool = False
+    before_ns: int = 0
 
 
 @dataclass(frozen=True)
@@ -88,10 +89,17 @@ def entries_of(texts: Iterable[str], ahead_ns: int = 0) -> list[Entry]:
     A group that is made anew has the name and the numbers of the one before it, whose entries the recorder keeps: only
     those of the newest are told.
     """
-    told, newest = dumped_entries(texts), dict[tuple[str, str], int]()
+    told, newest, before = dumped_entries(texts), dict[tuple[str, str], int](), dict[tuple[str, str], int]()
     for each in told:
         newest[_counted(each)] = max(newest.get(_counted(each), 0), _made(each))
-    return [_entry(each, ahead_ns) for each in told if not each.get("is_p2p") and _made(each) == newest[_counted(each)]]
+    for each in told:
+        if _made(each) < newest[_counted(each)]:
+            before[_counted(each)] = int(each["time_created_ns"]) - ahead_ns
+    return [
+        _entry(each, ahead_ns, before.get(_counted(each), 0))
+        for each in told
+        if not each.get("is_p2p") and _made(each) == newest[_counted(each)]
+    ]
 
 
 def _counted(told: Mapping[str, Any]) -> tuple[str, str]:
@@ -115,20 +123,23 @@ def is_in_flight(told: Mapping[str, Any]) -> bool:
     return not has_ended(told) and (not told.get("is_p2p") or told.get("state") == "started")
 
 
-def _entry(told: Mapping[str, Any], ahead_ns: int) -> Entry:
+def _entry(told: Mapping[str, Any], ahead_ns: int, before_ns: int) -> Entry:
     backend, _, kind = str(told.get("profiling_name") or "").partition(":")
     group, number = str(told["process_group"][0]), int(told["collective_seq_id"])
     sizes, dtypes = str(told.get("input_sizes") or ""), " ".join(map(str, told.get("input_dtypes") or [])).lower()
     created_ns = int(told["time_created_ns"]) - ahead_ns
-    return Entry(group, number, kind, sizes, dtypes, created_ns, has_ended(told), backend, even=kind in _EVEN)
+    ended, even = has_ended(told), kind in _EVEN
+    return Entry(group, number, kind, sizes, dtypes, created_ns, ended, backend, even=even, before_ns=before_ns)
 
 
 def pending(by_rank: Mapping[int, Sequence[Entry]], groups: Mapping[str, Sequence[int]]) -> list[Pending]:
     """Collectives in flight, in the order of issue.  groups: name -> members, as ranks of the job."""
     issued: dict[tuple[str, str, int], dict[int, Entry]] = {}
     latest: dict[tuple[str, str, int], int] = {}
+    anew = _made_anew(by_rank)
     for rank, entries in by_rank.items():
-        for entry in entries:
+        of_older = {_of(each) for each in entries if each.created_ns <= anew.get(_of(each), 0)}
+        for entry in (each for each in entries if _of(each) not in of_older):
             issued.setdefault((entry.group, entry.backend, entry.number), {})[rank] = entry
             of_rank = entry.group, entry.backend, rank
             latest[of_rank] = max(latest.get(of_rank, 0), entry.number)
@@ -146,6 +157,19 @@ def pending(by_rank: Mapping[int, Sequence[Entry]], groups: Mapping[str, Sequenc
         about = _mismatch(ranks)
         found.append(Pending(group, number, kind, members, came, waiting, missing, unknown, about, created_ns, queued))
     return sorted(found, key=lambda each: each.created_ns)
+
+
+def _of(entry: Entry) -> tuple[str, str]:
+    return entry.group, entry.backend
+
+
+def _made_anew(by_rank: Mapping[int, Sequence[Entry]]) -> dict[tuple[str, str], int]:
+    """Group and backend -> since when there is a newer group of that name, by the ranks that have issued something in
+    it.  All its members met when it was made: of one that issued something before, all is of the older group."""
+    anew: dict[tuple[str, str], int] = {}
+    for entry in (each for entries in by_rank.values() for each in entries):
+        anew[_of(entry)] = max(anew.get(_of(entry), 0), entry.before_ns)
+    return anew
 
 
 def _mismatch(ranks: Mapping[int, Entry]) -> str:

@@ -53,6 +53,24 @@ def test_a_group_that_was_made_anew_is_not_taken_for_the_one_before_it() -> None
     assert [each.number for each in ranks[1]] == [9, 1, 2], "the other group is still there"
 
 
+@pytest.mark.parametrize("late_ns", [0, 300], ids=["in time", "late"])
+def test_who_has_issued_nothing_in_a_group_that_was_made_anew_has_not_come(late_ns: int) -> None:
+    before = dump(0, *range(1, 51))
+    late = [*before[:-1], before[-1] | {"time_created_ns": 50 + late_ns}]
+    told = [[*before, *dump(2, 1, ended=False)], [*late, *dump(1, 9, group="1")]]
+    ranks = {rank: entries_of([json.dumps({"entries": each})]) for rank, each in enumerate(told)}
+    (one,) = pending(ranks, {"0": [0, 1]})
+    assert (one.number, one.arrived, one.missing, one.mismatch) == (1, (0,), (1,), "")
+
+
+def test_who_came_first_to_a_group_that_was_made_anew_is_of_it() -> None:
+    last = [{**each, "time_created_ns": 1900} for each in dump(2, 1, ended=False)]  # the others were there before it
+    told = [[*dump(0, *range(1, 51)), *dump(2, 1)], [*dump(0, *range(1, 51)), *last], last]
+    ranks = {rank: entries_of([json.dumps({"entries": each})]) for rank, each in enumerate(told)}
+    (one,) = pending(ranks, {"0": [0, 1, 2]})
+    assert (one.number, one.arrived, one.missing) == (1, (0, 1, 2), ())
+
+
 def test_a_dump_that_does_not_say_which_group_was_made_when_is_read_as_a_whole() -> None:
     text = json.dumps({"entries": [each | {"pg_id": None} for each in [*dump(0, 1), *dump(1, 2)]]})
     assert [each.number for each in entries_of([text])] == [1, 2]
