@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from ..errors import Interrupted, ProbeError
 from ..streams import EVERY
+from ..text import grouped
 from .hang.report import Report
 from .rule import Tables
 from .stepless import is_at_model
@@ -77,8 +78,9 @@ def watch(job: Job, seconds: float | None, progress: Progress) -> Generator[Watc
         took_s = time.monotonic() - begun
         why_not = min(why_nots, key=bool, default="")  # rows of one profile are there, whatever became of the next
         return Watched(
-            job, first, _seen(job)[0], took_s, why_not_profiled=why_not, read=read, is_whole=is_whole, kept=kept
-        )
+            job, first, _seen(job)[0], took_s, why_not_profiled=why_not, read=read, elsewhere=read.elsewhere,
+            is_whole=is_whole, kept=kept,
+        )  # fmt: skip
 
     with progress(whole):
         if seconds is None and 2 * _STEPS * step_s <= FIRST_LOOK_S:
@@ -155,14 +157,25 @@ class Reader:
         self._job, self._wait_s, self.answers = job, wait_s, True
 
     def __call__(self, expression: str) -> str | None:
-        if not self.answers:
-            return None
+        return next(iter(self._read(expression, self._ranks()[:1])), None)
+
+    def elsewhere(self, expression: str) -> list[str | None]:
+        """Likewise, on the first rank of each further host."""
+        return self._read(expression, self._ranks()[1:])
+
+    def _ranks(self) -> list[int]:
+        """The first of each host."""
+        return [ranks[0] for ranks in grouped((each.host, each.rank or 0) for each in self._job.agents).values()]
+
+    def _read(self, expression: str, ranks: list[int]) -> list[str | None]:
+        unknown: list[str | None] = [None] * len(ranks)
+        if not self.answers or not ranks:
+            return unknown
         try:
-            rank = self._job.agents[0].rank or 0
-            result = self._job.eval(expression, ranks=[rank], timeout=self._wait_s, write=False)[0]
+            results = self._job.eval(expression, ranks=ranks, timeout=self._wait_s, write=False)
         except Interrupted:
             raise
-        except (ProbeError, IndexError):
-            self.answers = False
-            return None
-        return result.echo if result.ok else None
+        except ProbeError:
+            results = []
+        self.answers = len(results) == len(ranks)
+        return [result.echo if result.ok else None for result in results] if self.answers else unknown

@@ -5,7 +5,7 @@ Made by probe.diagnose.watch.  Invariant: figures are of whole steps without eva
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -54,18 +54,20 @@ class Watched:
 
     window: those steps, as a condition for SQL; why_not_profiled: why python.profile has no rows of them, or '';
     read(expression): what an expression is in the job, as Python shows it, None if it cannot be told; it holds the
-    training up for a moment; is_whole: whether that is all that was to be watched; kept: what rules remember from one
-    look to the next.
+    training up for a moment; elsewhere(expression): likewise, on a rank of each further host; is_whole:
+    whether that is all that was to be watched; kept: what rules remember from one look to the next.
     """
 
     def __init__(
         self, tables: Tables, first: int, last: int, seconds: float = 0.0, *, why_not_profiled: str = "",
-        read: Callable[[str], str | None] = lambda expression: None, is_whole: bool = True,
+        read: Callable[[str], str | None] = lambda expression: None,
+        elsewhere: Callable[[str], Sequence[str | None]] = lambda expression: (), is_whole: bool = True,
         kept: dict[Any, Any] | None = None,
     ) -> None:  # fmt: skip
         self._tables, self.endpoint, self.first, self.last, self.seconds = tables, tables.endpoint, first, last, seconds
         self.notes: list[str] = []
-        self.why_not_profiled, self.read, self.is_whole = why_not_profiled, read, is_whole
+        self.why_not_profiled, self.is_whole = why_not_profiled, is_whole
+        self.read, self.elsewhere = read, elsewhere
         self.kept: dict[Any, Any] = {} if kept is None else kept
         self._results: dict[str, Result] = {}
 

@@ -60,7 +60,15 @@ def of_frame(expression: str) -> str:
 
 def value(watched: Watched, expression: str) -> Any:
     """What it is in the job, if that is a number, a text, or a collection of such; else None."""
-    shown = watched.read(expression)
+    return _value(watched.read(expression))
+
+
+def values_elsewhere(watched: Watched, expression: str) -> list[Any]:
+    """Likewise, on a rank of each further host."""
+    return [_value(shown) for shown in watched.elsewhere(expression)]
+
+
+def _value(shown: str | None) -> Any:
     try:
         return None if shown is None else ast.literal_eval(shown)
     except (ValueError, SyntaxError):

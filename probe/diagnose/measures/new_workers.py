@@ -6,8 +6,11 @@ cannot tell, the answer is not that all is well.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Any
+
 from ..watched import Watched
-from .live_values import value
+from .live_values import value, values_elsewhere
 
 STREAM, DEVICE, FILE, DAEMON, START, SHM = "stream", "device", "file", "daemon", "start", "shm"
 ROOM = ", with room in /dev/shm for their batches, which pass through it (Docker: --shm-size)"
@@ -95,10 +98,17 @@ def why_not(watched: Watched, live: str) -> str | None:
     live: what the loader is in the job.
     """
     told = value(watched, _WHY_NOT.replace("LOADER", live))
+    if told == "" and not _fits(values_elsewhere(watched, _MEMORY), 0.0):
+        return SHM
     return None if told is None else str(told or "")
 
 
 def has_room(watched: Watched, times: float) -> bool:
-    """Whether /dev/shm has room for the batches of so many times the workers that there are, and that it is known."""
-    used, free = value(watched, _MEMORY) or (0, 0)
-    return bool(free >= max(_LEAST_FREE, times * used))
+    """Whether /dev/shm has room for the batches of so many times the workers that there are, on each host, and that it
+    is known."""
+    return _fits([value(watched, _MEMORY)], times) and _fits(values_elsewhere(watched, _MEMORY), times)
+
+
+def _fits(hosts: Iterable[Any], times: float) -> bool:
+    """hosts: of each, what is used and what is free."""
+    return all(free >= max(_LEAST_FREE, times * used) for used, free in (each or (0, 0) for each in hosts))

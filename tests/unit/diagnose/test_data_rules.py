@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import pytest
 from planted import MS, Planted
@@ -136,6 +137,19 @@ def test_more_workers_than_there_is_room_for_are_no_live_remedy(memory: str | No
     planted.plant("host.process_trace", [{"step": 50, "host_cpu_pct": 50.0}])
     found = one(STARVED_WORKERS.find(planted.watched(read=lambda asked: memory if "f_blocks" in asked else "False")))
     assert found.remedy.startswith("num_workers=5 in DataLoader, with room in /dev/shm") and not found.effect
+
+
+@pytest.mark.parametrize(("elsewhere", "is_live"), [(ROOM, True), (f"[0, {64 << 20}]", False), (None, False)])
+def test_workers_are_a_live_remedy_only_where_every_host_has_room(elsewhere: str | None, is_live: bool) -> None:
+    """The remedy runs on all ranks, and a worker that finds no room ends by a bus error."""
+    where: dict[str, Any] = {"read": is_there, "elsewhere": lambda asked: [ROOM, elsewhere]}
+    planted = loads(Planted().steps(noise=0, data=60, forward=60), workers=2, wait_ms=60, ready=0).profile()
+    planted.plant("host.process_trace", [{"step": 50, "host_cpu_pct": 50.0}])
+    starved = one(STARVED_WORKERS.find(planted.watched(**where)))
+    where["read"] = lambda asked: "''" if "_why_not" in asked else is_there(asked)
+    planted = loads(Planted().steps(data=60, forward=8), workers=0, wait_ms=60).profile()
+    for found in (starved, one(INPUT_BOUND.find(planted.watched(**where)))):
+        assert ("eval" in found.remedy, "room in /dev/shm" in found.remedy) == (is_live, not is_live)
 
 
 def test_a_loader_that_takes_little_is_left_alone() -> None:

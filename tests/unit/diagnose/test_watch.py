@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timezone
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from probe.diagnose.rule import Finding, Rule
 from probe.diagnose.watched import Watched
 from probe.diagnose.why import why
 from probe.errors import SilentError
+from probe.host.facts import Facts
 from probe.query.result import Result
 
 LOOP = ("train (train.py:9)", "remember (train.py:12)")
@@ -327,6 +329,20 @@ def test_a_value_of_the_job_is_waited_for_as_long_as_some_steps_take(
     monkeypatch.setattr(module, "judge", partial(module.judge, rules=[Rule("found", "", find, needs=("a",))]))
     why(Answering(clock, data=500 * step_s, forward=500 * step_s))
     assert waits[0] == pytest.approx(wait_s, rel=0.1)
+
+
+def test_a_value_is_read_on_one_rank_of_each_host(clock: Clock) -> None:
+    class Answering(Watchable):
+        def eval(self, code: str, *, ranks: Sequence[int], **_: Any) -> list[Any]:
+            return [SimpleNamespace(ok=rank != 3, echo=f"{code} of {rank}") for rank in ranks if rank < 4]
+
+    job = Answering(clock, data=60, forward=20)
+    job.agents = [Facts(rank=rank, host=host) for rank, host in enumerate(("a", "b", "a", "c"))]
+    read = watch.Reader(job, 5.0)
+    assert (read("x"), read.elsewhere("x")) == ("x of 0", ["x of 1", None])
+    job.agents.append(Facts(rank=4, host="d"))
+    assert read.elsewhere("x") == [None] * 3, "one of them gave no answer"
+    assert not read.answers and read("x") is None
 
 
 @pytest.mark.parametrize(("step_s", "wait_s", "looks"), [(0.1, 5, 2), (30, 60, 1)])
