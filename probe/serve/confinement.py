@@ -32,13 +32,18 @@ def spare_memory(share: int, held: int = 0) -> int:
     return share if left is None else min(share, (left + held) // 2)
 
 
+def end_first() -> None:
+    """Be ended before the training where memory runs out."""
+    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
+        file.write(_OOM_FIRST)
+
+
 def confine(name: str, memory: int = 0) -> None:
     """Be ended first when memory runs out, write no core file, and have this name in ps and top.
 
     memory: the most bytes of addresses to take; a client can make libzmq ask for any amount.
     """
-    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
-        file.write(_OOM_FIRST)
+    end_first()
     resource.setrlimit(resource.RLIMIT_CORE, (1, 1))  # 1: no core, not even to a pipe; 0 is for files alone
     if memory:
         _, most = resource.getrlimit(resource.RLIMIT_AS)

@@ -56,7 +56,9 @@ def command(
         return
     from probe.record.recorder import Order, Recorder, agents_of
     from probe.record.retention import Keep
+    from probe.serve.confinement import end_first
 
+    end_first()
     stop = Event()
     order = Order(Path(folder), name, Keep(keep, keep_days))
     recorder = Recorder(agents_of(known), order, say, context.meta.get(KEY))

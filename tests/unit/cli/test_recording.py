@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -124,3 +125,18 @@ def test_where_no_rank_is_attached_no_recorder_is_started(
     monkeypatch.setattr("probe.attach.attach", attach)
     monkeypatch.setattr("probe.cli.verbs.job.attach.ranks_of", lambda pids, *_: {FIRST: 0})
     assert run(["attach", "--record", "runs", str(FIRST)]) == 4 and recorders.started == []
+
+
+def test_a_recorder_in_the_foreground_is_ended_before_the_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = list[str]()
+
+    def recorder(*_: Any) -> None:
+        told.append("records")
+        raise UsageError("No.")
+
+    monkeypatch.setattr("probe.client.endpoints.resolve", lambda endpoint: SimpleNamespace(endpoint=endpoint))
+    monkeypatch.setattr("probe.serve.confinement.end_first", lambda: told.append("is ended first"), raising=False)
+    monkeypatch.setattr("probe.record.recorder.agents_of", lambda endpoint: None)
+    monkeypatch.setattr("probe.record.recorder.Recorder", recorder)
+    assert run([str(FIRST), "record", "runs"]) == 2
+    assert told == ["is ended first", "records"]
