@@ -13,9 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.compute as pc
 
 from ..arrays.arrow import table_of
 from ..derive.partition import Partition
+from ..errors import SilentError
 from ..query.derived_cache import first_open
 from ..snapshot.rows import Rows
 from ..snapshot.snapshot import Snapshot
@@ -27,6 +29,7 @@ from . import fresh
 from .archive import RANK
 from .archive import TABLE as OF_TABLE
 from .fresh import FAR
+from .sources import hold_only, see
 from .stored import NO_RANK, OPEN, ROWS, STATE, Names
 from .written import Written
 
@@ -34,6 +37,7 @@ _OF_RANKS = [table for table in TABLES if table.derive is not None and table.fin
 _DEPOSITED = [table for table in TABLES if table.final == DEPOSIT]
 _OF_JOB = [table for table in TABLES if table.derive_job is not None and table.final == STEP]
 _MOMENTS = [table for table in TABLES if table.final == MOMENT]
+_JOINT = {STEPS, *(stream for table in _OF_JOB for stream in table.streams)}  # which all ranks are read of at once
 _AT_ONCE = {SAMPLES, CALLS}  # streams of tables that wait for no step
 _BY_TIME = {stream: slot for stream, slot in WRITTEN.items() if all(stream not in each.streams for each in _DEPOSITED)}
 _STEPS_BEFORE, _ROWS_BEFORE = 70, 4  # steps in a window: for what is usual, and for what runs across a boundary
@@ -97,15 +101,17 @@ class Flushes:
         Raises OSError; what was written until then stays.
         """
         reached = dict[Rank, int]()
-        for rank in list(job.ranks):
-            with suppress(RankLeft):
+        for rank in job.one_by_one():
+            with suppress(RankLeft, SilentError):
                 reached[rank] = self._of_rank(rank, _agent(rank) in ended, stops)
+                self._look_back(rank, reached[rank])
         if not stops and not set(agents) <= {_agent(rank) for rank in job.ranks}:
             return
         steps = [self._of_job(table, job, ended, stops) for table in _OF_JOB]
         for rank, moment in reached.items():
             with suppress(RankLeft):
                 self._look_ahead(rank, min([moment, *(fresh.begin_of(rank, step) for step in steps)]))
+            rank.forget()
 
     # ---- tables of a rank
 
@@ -165,10 +171,18 @@ class Flushes:
         if first is not None:
             written.add(kind, [agent], _chain(first, rows))
 
-    def _look_ahead(self, rank: Rank, reached: int) -> None:
-        """Where the next windows begin, and which rows are not needed any more: those before the moment `reached`."""
+    def _look_back(self, rank: Rank, reached: int) -> None:
+        """Which rows are not needed any more: those before the moment `reached`; what is of all ranks needs few."""
         kept, settled = self._kept(rank), rank.now_ns - fresh.SETTLE_NS
         self._tell_lost(rank, kept)
+        if rank.timeline.incomplete and reached != -FAR:
+            moments = {each: settled if each in _AT_ONCE else reached for each in _BY_TIME if each not in _JOINT}
+            see(rank, moments, kept.seen)
+        hold_only(rank, _JOINT)
+
+    def _look_ahead(self, rank: Rank, reached: int) -> None:
+        """Where the next windows begin."""
+        kept, settled = self._kept(rank), rank.now_ns - fresh.SETTLE_NS
         kept.at_once = None if fresh.is_unnumbered(rank) else settled - _SAMPLES_NS
         if not rank.timeline.incomplete or reached == -FAR:  # calls are counted from the first one on
             return
@@ -177,11 +191,7 @@ class Flushes:
         kept.rows = None if begin == -FAR else begin - _BEFORE_NS
         begin = fresh.begin_of(rank, step - _STEPS_BEFORE)
         kept.steps = kept.steps if begin == -FAR else begin - _BEFORE_NS
-        for stream, slot in _BY_TIME.items():
-            if rank.has_rows(stream):
-                rows = rank.rows(stream)
-                place = int(np.searchsorted(rows[slot], settled if stream in _AT_ONCE else reached))
-                kept.seen[stream] = int(rows["seq"][place - 1]) if place else kept.seen.get(stream, 0)
+        see(rank, dict.fromkeys(_JOINT, reached), kept.seen)
 
     def _tell_lost(self, rank: Rank, kept: _OfAgent) -> None:
         for stream, seen in kept.seen.items():
@@ -217,17 +227,22 @@ class Flushes:
         return until
 
     def moments(self, job: Snapshot) -> None:
-        """Keep what the tables show that show a moment.  Raises OSError."""
-        agents = {rank.rank: _agent(rank) for rank in job.ranks}
-        for table in _MOMENTS:
-            assert table.derive_job is not None
-            rows = table_of(table.columns, table.derive_job(job))
-            for number, of_rank in fresh.by_rank(rows):
-                if number in agents:
-                    written = self.written(table, number)
-                    written.reached(agents[number], 0)
-                    everything = np.ones(len(of_rank), np.bool_)
-                    written.add(STATE, [agents[number]], [fresh.stored(table, of_rank, everything)])
+        """Keep what the tables show that show a moment.  Raises OSError, SilentError."""
+        for rank in job.one_by_one():
+            with suppress(SilentError):
+                for table in _MOMENTS:
+                    self._moment(table, job, rank)
+            rank.forget(STEPS)
+
+    def _moment(self, table: Table, job: Snapshot, rank: Rank) -> None:
+        """Of this rank, the only one of the job at this time."""
+        assert table.derive_job is not None
+        rows = table_of(table.columns, table.derive_job(job))
+        rows = rows.filter(pc.equal(rows["rank"], rank.rank))
+        if len(rows) and not rank.left:
+            written = self.written(table, rank.rank)
+            written.reached(_agent(rank), 0)
+            written.add(STATE, [_agent(rank)], [fresh.stored(table, rows, np.ones(len(rows), np.bool_))])
 
     def deposits(self, whole: Callable[[], Snapshot], job: Snapshot, ended: Collection[str]) -> None:
         """Write what has been deposited, once it rests.  ended: agents that are not waited for; whole: takes a snapshot
@@ -246,10 +261,11 @@ class Flushes:
                 if last > since:
                     due.setdefault(_agent(rank), []).append((table, since))
             kept.deposited = {table.streams[0]: rank.recorded(table.streams[0]) for table in _DEPOSITED}
-        for rank in list(whole().ranks) if due else ():
+        for rank in whole().one_by_one() if due else ():
             for table, since in due.get(_agent(rank), []):
-                with suppress(RankLeft):
+                with suppress(RankLeft, SilentError):
                     self._deposit(table, rank, since)
+            rank.forget(STEPS)
 
     def _deposit(self, table: Table, rank: Rank, since: int) -> None:
         stream = table.streams[0]

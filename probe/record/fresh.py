@@ -6,7 +6,7 @@ it is derived from.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -149,9 +149,3 @@ def _cast(column: Any, type: Any) -> Any:
     if pa.types.is_dictionary(column.type) and column.type != type:
         column = column.cast(pa.string())
     return column if column.type == type else column.cast(type)
-
-
-def by_rank(rows: Any) -> Iterable[tuple[int, Any]]:
-    """The rows of each rank."""
-    for rank in sorted(set(rows["rank"].to_pylist()) - {None}):
-        yield rank, rows.filter(pc.equal(rows["rank"], rank))

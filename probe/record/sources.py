@@ -6,10 +6,12 @@ Made by probe.record.job.  Invariant: what a window leaves out looks to tables l
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from types import MappingProxyType
+
+import numpy as np
 
 from ..arrays.integers import Ints
 from ..host import agent_memory
@@ -19,7 +21,7 @@ from ..snapshot.memory_source import MemorySource
 from ..snapshot.rows import Rows
 from ..snapshot.source import Rank, SilentRank, Source, Tables
 from ..snapshot.stacks import Thread
-from ..streams import WRITTEN
+from ..streams import EVAL, KIND_MASK, SPANS, WRITTEN
 
 Begin = Callable[[Rank, str], "int | None"]  # of a rank and stream: the moment, None for all rows
 
@@ -53,6 +55,25 @@ class Windowed(Source):
 
     def stacks(self, ranks: Sequence[Rank]) -> Mapping[Rank, list[Thread]]:
         return {}
+
+
+def see(rank: Rank, moments: Mapping[str, int], seen: dict[str, int]) -> None:
+    """Have in `seen` the number of the last row before the moment of each stream, of those whose rows are here."""
+    for stream, moment in moments.items():
+        if rank.has_rows(stream):
+            rows = rank.rows(stream)
+            place = int(np.searchsorted(rows[WRITTEN[stream]], moment))
+            seen[stream] = int(rows["seq"][place - 1]) if place else seen.get(stream, 0)
+
+
+def hold_only(rank: Rank, streams: Collection[str]) -> None:
+    """Of the rows that are here hold those of some streams, and what tells when steps end and evals run."""
+    spans = rank.rows(SPANS)
+    rank.timeline.closings  # noqa: B018  cached, of all spans
+    chosen = (spans["flags"] & KIND_MASK) == EVAL
+    chosen[:1] = chosen[-1:] = True  # they say whether earlier ones were overwritten, and how many there were
+    rank.forget(*streams)
+    rank.put(SPANS, spans.table[chosen])
 
 
 def _cut(rank: Rank, stream: str, table: Ints, moment: int | None) -> Ints:

@@ -6,7 +6,7 @@ and no row is fetched twice.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import cached_property
 from operator import attrgetter
@@ -72,6 +72,20 @@ class Snapshot:
         for stream in streams:
             self.fetch(stream)
         return [*self.ranks]
+
+    def one_by_one(self) -> Iterator[Rank]:
+        """Each rank, as if it were the only one: what is fetched or asked meanwhile is of it alone, and fetching raises
+        SilentError if it leaves.  Steps are those completed by all.  Raises SilentError if none is left at the end."""
+        silent = len(self.silent)
+        self.completed  # noqa: B018  cached, of all
+        every, self.ranks = self.ranks, []
+        for rank in every:
+            self.ranks = [rank]
+            self._answers.clear()
+            yield rank
+        self.ranks = [rank for rank in every if not rank.left]
+        self._answers.clear()
+        self._require_ranks(silent)
 
     def fetch_since(self, stream: str, since_ns: Mapping[Rank, int | None]) -> dict[Rank, Rows]:
         """The rows of a stream that these ranks have recorded since about a moment of each, or all of them (None)."""

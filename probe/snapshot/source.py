@@ -132,6 +132,11 @@ class Rank:
         """Keep the rows of a stream, or just its oldest ones."""
         (self._oldest if oldest else self._rows)[stream] = Rows(self.slots(stream), table)
 
+    def forget(self, *kept: str) -> None:
+        """Hold no rows any more but those of these streams: what is asked for again is fetched again."""
+        self._rows = {stream: rows for stream, rows in self._rows.items() if stream in kept}
+        self._oldest.clear()
+
     def has_rows(self, stream: str, oldest: bool = False) -> bool:
         """Whether rows(), or for `oldest` oldest_rows(), needs to fetch nothing."""
         return stream in self._rows or (oldest and stream in self._oldest)

@@ -27,7 +27,7 @@ from probe.record.sources import Windowed
 from probe.record.stored import NO_RANK, Names
 from probe.snapshot.snapshot import Snapshot
 from probe.snapshot.source import Rank, SilentRank
-from probe.streams import CALLS, DEVICE, FORWARD, OPERATORS, SPANS, STEPS, STREAMS
+from probe.streams import CALLS, DEVICE, FORWARD, LOADS, OPERATORS, SPANS, STEPS, STREAMS
 from probe.tables import TABLES
 from probe.tables.declaration import DONE, STEP, Table
 
@@ -127,6 +127,26 @@ def test_rows_that_a_ring_has_overwritten_before_they_were_read_are_told_once(tm
     assert {(rank, stream) for rank, stream, _ in lost} == {(0, SPANS), (1, SPANS)} and len(lost) == 2
     (_, _, rows) = lost[0]
     assert 30_000 - ring < rows <= 30_000 + 600 - ring
+
+
+class Counted(ListedSource):
+    """others: of each stream that was read, how many ranks were read with it, or had rows of marks or batches yet."""
+
+    others: dict[str, int]
+
+    def rows(self, stream: str, since_ns: Any) -> Any:
+        held = [rank for rank in self.tables if rank not in since_ns and rank.has_rows(LOADS)]
+        self.others[stream] = max(self.others.get(stream, 0), len(since_ns) - 1 + len(held))
+        return super().rows(stream, since_ns)
+
+
+def test_the_rings_of_one_rank_are_held_at_a_time_but_for_its_steps(tmp_path: Path) -> None:
+    recorder, listed = Flushes(tmp_path / "job=x", Names(), lambda *_: None), History([100] * 200, [200] * 200)
+    for flush in (lambda job: recorder.flush(job, (), stops=False), recorder.moments):
+        source = Counted(listed.source(listed.until).tables)
+        source.others = {}
+        flush(Snapshot([source]))
+        assert SPANS in source.others and {stream for stream, ranks in source.others.items() if ranks} == {STEPS}
 
 
 def test_deposits_that_a_ring_has_overwritten_before_they_were_written_are_told_once(tmp_path: Path) -> None:
