@@ -29,6 +29,7 @@ from . import manifest
 from .sources import Begin, HeldMemory, Windowed
 
 _NAME = re.compile(r"[\w.+-]{1,100}")
+_MANIFEST_S, _LOOK_S = 1.0, 0.05  # from a recorder's making of the folder to its manifest
 
 
 class RecordedJob:
@@ -137,11 +138,26 @@ class RecordedJob:
 
 
 def folder_of(runs: Path, name: str, job: RecordedJob) -> Path:
-    """Its own in `runs`: job=NAME, or job=NAME-2 and so on if earlier runs were called so.  Raises UsageError."""
+    """Its own in `runs`: job=NAME, or job=NAME-2 and so on if other runs are called so; it is made, so that no other
+    run takes it meanwhile.  Raises UsageError, OSError."""
     named = [f"{JOB}{_job_name(name, job)}"]
-    while manifest.is_of_another_run(runs / named[-1], job.ranks):
+    with suppress(FileExistsError):
+        os.mkdir(runs)
+    while not _is_made(runs / named[-1]) and manifest.is_of_another_run(runs / named[-1], job.ranks):
         named.append(f"{named[0]}-{len(named) + 1}")
     return runs / named[-1]
+
+
+def _is_made(folder: Path) -> bool:
+    """Whether it was not there; of one that another recorder has just made, the manifest is there in a moment."""
+    try:
+        os.mkdir(folder)
+        return True
+    except FileExistsError:
+        end = time.monotonic() + _MANIFEST_S
+        while not (folder / manifest.NAME).exists() and time.monotonic() < end:
+            time.sleep(_LOOK_S)
+        return False
 
 
 def _job_name(name: str, job: RecordedJob) -> str:

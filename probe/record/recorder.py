@@ -70,12 +70,12 @@ class Recorder:
         self._names, self._events = Names(), Events(tell)
         self._job = RecordedJob(find(), key=key)
         self._asked, self._is_told = self._asking(self._job), True
-        self.folder = folder_of(order.folder, order.name, self._job)
-        self._flushes, self._mirror = Flushes(self.folder, self._names, self._events.note_lost), Mirror(self.folder)
         self._written_s = -math.inf
         self._moments_s, self._ended = -_MOMENTS_S, set[str]()
         self._lock = -1
         try:
+            self.folder = folder_of(order.folder, order.name, self._job)
+            self._flushes, self._mirror = Flushes(self.folder, self._names, self._events.note_lost), Mirror(self.folder)
             self._prepare()
         except OSError as error:
             self.close()

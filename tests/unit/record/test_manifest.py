@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
+from probe.host.facts import Facts
 from probe.record import manifest
+from probe.record.job import RecordedJob, folder_of
 
 FIRST = {"host": "a", "pid": 7, "start_ticks": 100}
 OTHER = {**FIRST, "host": "b"}
@@ -40,3 +45,16 @@ def test_a_run_is_told_by_its_processes(
 
 def test_a_folder_without_one_is_of_no_run(tmp_path: Path) -> None:
     assert not manifest.is_of_another_run(tmp_path / "job=exp7", {"0": FIRST})
+
+
+def test_a_run_of_the_same_name_does_not_take_the_folder_that_another_one_has_just_made(tmp_path: Path) -> None:
+    facts, other = Facts(attached_wall_ns=10**18), {"0": {**FIRST, "pid": 8}}
+    one, two = (cast(RecordedJob, SimpleNamespace(facts=[facts], command="python train.py", ranks=ranks))
+                for ranks in ({"0": FIRST}, other))  # fmt: skip
+    folder = folder_of(tmp_path, "", one)
+    with ThreadPoolExecutor(1) as pool:
+        of_other = pool.submit(folder_of, tmp_path, "", two)
+        time.sleep(0.1)
+        manifest.write(folder, {"ranks": one.ranks})
+        assert of_other.result().name == f"{folder.name}-2"
+    assert folder_of(tmp_path, "", one) == folder
