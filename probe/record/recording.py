@@ -36,11 +36,22 @@ if TYPE_CHECKING:
 _STEPS = 2000  # that why() judges
 # When a job was started anew: its steps are counted again, from the first one or from a checkpoint.  Where calls are
 # steps, each recorder numbers them; there, with an attach after other rows.
+# Steps are only put in order where a number came twice (a bit of 32 stands for each: counting distinct ones would hold
+# them all), or a lower one than the first by both clocks: where the wall clock alone was set back, all steps come once.
 _RESTARTED = """WITH attached(rank, began) AS (VALUES (NULL, NULL::TIMESTAMP) {attached}),
-steps AS (SELECT rank, step, time, LAG(step) OVER (PARTITION BY rank ORDER BY time) AS before FROM python.step_trace),
+again AS (
+    SELECT rank FROM (
+        SELECT rank, COUNT(*) - bit_count(BIT_OR(1::BIGINT << (step & 31))) AS more
+        FROM python.step_trace GROUP BY rank, step >> 5)
+    GROUP BY rank HAVING SUM(more) > 0
+    UNION SELECT rank FROM python.step_trace GROUP BY rank
+    HAVING ARG_MIN(step, time) > MIN(step) AND ARG_MIN(step, start_ns) > MIN(step)),
+steps AS (
+    SELECT rank, step, time, LAG(step) OVER (PARTITION BY rank ORDER BY time) AS before
+    FROM python.step_trace SEMI JOIN again USING (rank) ANTI JOIN attached USING (rank)),
 restarted AS (
-    SELECT MAX(time) AS began FROM steps ANTI JOIN attached USING (rank) WHERE step <= before GROUP BY rank
-    UNION ALL SELECT began FROM attached JOIN steps USING (rank) GROUP BY rank, began
+    SELECT MAX(time) AS began FROM steps WHERE step <= before GROUP BY rank
+    UNION ALL SELECT began FROM attached JOIN python.step_trace USING (rank) GROUP BY rank, began
     HAVING MIN(time) < began - INTERVAL 1 SECOND AND MAX(time) >= began)
 SELECT MIN(began)::VARCHAR AS began FROM restarted
 WHERE began >= (SELECT MAX(began) FROM restarted) - INTERVAL 1 MINUTE"""  # ranks start together

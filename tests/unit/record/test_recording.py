@@ -354,6 +354,23 @@ def test_of_a_job_that_was_started_anew_only_what_came_after_it_is_judged(tmp_pa
         assert recording.query(f"SELECT COUNT(*) AS n FROM {STEPS}").to_pylist() == [{"n": 500}]
 
 
+def test_a_clock_that_was_set_back_does_not_start_a_job_anew(tmp_path: Path) -> None:
+    rows = stepped(300, 0.1)
+    plant(tmp_path, STEPS, rows[:200] + [row | {"time": row["time"] - timedelta(seconds=25)} for row in rows[200:]])
+    plant_manifest(tmp_path)
+    with probe.connect(str(tmp_path)) as recording, recording.last_run():  # type: ignore[attr-defined]
+        assert recording.notes == []
+
+
+def test_a_job_was_started_anew_that_goes_on_before_what_was_recorded_first(tmp_path: Path) -> None:
+    rows = stepped(300, 0.1)
+    later = [row | {"time": row["time"] + timedelta(hours=1), "start_ns": 10**13 + row["start_ns"]} for row in rows]
+    plant(tmp_path, STEPS, rows[200:] + later[:100])
+    plant_manifest(tmp_path)
+    with probe.connect(str(tmp_path)) as recording, recording.last_run():  # type: ignore[attr-defined]
+        assert len(recording.notes) == 1 and "2026-01-01 01:00:00 UTC" in recording.notes[0]
+
+
 def test_a_server_is_started_anew_with_an_attach_and_not_where_its_calls_are_numbered_anew(tmp_path: Path) -> None:
     for name, attached_s, told in (("recorder", -1, []), ("server", 3600, ["01:00:00 UTC"])):
         restarted(tmp_path / name)
