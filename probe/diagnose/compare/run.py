@@ -121,19 +121,22 @@ class Seen:
     def series(self, kind: str, names: Collection[str]) -> dict[str, Values]:
         """Seconds of a step by name, over those of which it is known; a step in which it did not run has none of it."""
         steps = self.steps["step"][self._told(kind)]
-        found = {name: np.zeros(len(steps)) for name in names}
+        found = np.zeros((len(names), len(steps)))
         listed = ", ".join("'{}'".format(name.replace("'", "''")) for name in names) or "NULL"
-        for row in self._query(f"SELECT * FROM ({self._of_steps(kind)}) WHERE name IN ({listed})"):
-            place = int(np.searchsorted(steps, row["step"]))
-            if place < len(steps) and steps[place] == row["step"]:
-                found[row["name"]][place] = np.nan if row["seconds"] is None else row["seconds"]
-        return {name: _known(values) for name, values in found.items()}
+        rows = self._query(
+            f"SELECT list_position([{listed}], name) - 1 AS place, step, seconds FROM ({self._of_steps(kind)}) "
+            f"WHERE name IN ({listed})"
+        ).table
+        place, step, seconds = (_numbers(rows[column]) for column in ("place", "step", "seconds"))
+        here = np.isin(step, steps)
+        found[place[here].astype(np.int64), np.searchsorted(steps, step[here])] = seconds[here]
+        return {name: _known(values) for name, values in zip(names, found, strict=True)}
 
     def memory(self) -> dict[str, Values]:
         """MB by name: of the rank that holds most, at each step at which it was read."""
-        rows = self._query(_DEVICES.format(**self._within)).to_pylist()
+        rows = self._query(_DEVICES.format(**self._within)).table
         names = ("allocated_mb", "reserved_mb", "peak_mb")
-        devices = {name: np.array([row[name] for row in rows], np.float64) for name in names if rows}
+        devices = {name: _numbers(rows[name]) for name in names if len(rows)}
         return {"rss_mb": _known(self.steps["rss_mb"])} | {name: _known(each) for name, each in devices.items()}
 
     @cached_property
@@ -152,6 +155,11 @@ class Seen:
 
     def _query(self, sql: str) -> Any:
         return self.run.tables.query(sql)
+
+
+def _numbers(column: Any) -> Values:
+    """Of an Arrow column; NaN where it is NULL."""
+    return np.asarray(column.to_numpy(), np.float64)
 
 
 def _known(values: Values) -> Values:

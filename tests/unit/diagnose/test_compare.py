@@ -18,6 +18,7 @@ from probe.diagnose.compare.run import Run, Seen
 from probe.diagnose.rule import Finding, Rule
 from probe.diagnose.watched import Watched
 from probe.errors import SilentError
+from probe.query.result import Result
 
 USUAL = Kind(runs_differ=0.003)
 SLOWER = replace(USUAL, slower=0.1)
@@ -157,6 +158,14 @@ def test_steps_with_calls_that_were_not_timed_do_not_count() -> None:
         before, after = (each.parts[kind][name] for each in seen)
         assert after == pytest.approx(before, rel=0.02) and seen[1].series(kind, [name])[name].min() > 0
         assert seen[1].series(kind, [name])[name].mean() == pytest.approx(after)
+
+
+def test_steps_of_a_day_are_never_python_objects(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = Seen(shared(USUAL, 0))
+    assert (parts := [*seen.parts["modules"]])
+    for name in ("to_pylist", "__iter__"):
+        monkeypatch.setattr(Result, name, lambda result: pytest.fail("rows were made objects"))
+    assert len(seen.series("modules", parts)) == len(parts) and len(seen.memory()["rss_mb"])
 
 
 def test_what_was_never_timed_is_no_part() -> None:
