@@ -6,6 +6,7 @@ goes with the process that holds it, however it ends.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import socket
@@ -15,6 +16,8 @@ from pathlib import Path
 from ..errors import UsageError
 
 _LOOK_S = 0.1
+_NO_LOCKS = errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK  # of Lustre without `-o flock`, and of NFS
+_NONE = "its file system cannot lock files (Lustre can where it is mounted with `-o flock`)"
 
 
 def path(folder: Path) -> Path:
@@ -29,7 +32,10 @@ def take(folder: Path, flags: int = os.O_RDWR | os.O_CREAT, patience_s: float = 
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return lock
-        except BlockingIOError:
+        except OSError as error:
+            if error.errno != errno.EWOULDBLOCK:
+                os.close(lock)
+                raise OSError(error.errno, _NONE if error.errno in _NO_LOCKS else error.strerror) from None
             if time.monotonic() >= end:
                 os.close(lock)
                 message = f"Another recorder on this host writes {folder}."

@@ -16,8 +16,9 @@ from fake_agent import FakeAgent, resolved
 from recorded import plant
 
 from probe.agent.storage.rows import Stream
-from probe.errors import EndpointError
+from probe.errors import EndpointError, UsageError
 from probe.record import job as job_module
+from probe.record import lock
 from probe.record import written as written_module
 from probe.record.archive import Archive
 from probe.record.mirrored import take_over_what_is_left
@@ -215,3 +216,15 @@ def test_old_files_that_cannot_be_removed_do_not_keep_a_recorder_from_writing(
     assert played.rounds < _MOST and played.told[-1] == "The job has ended."
     kept = ["kept"] * isinstance(refused, PermissionError)
     assert [row["event"] for row in played.rows("probe.events")] == ["begun", *kept, "ended"]
+
+
+@pytest.mark.parametrize("number", [errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK])
+def test_a_file_system_that_cannot_lock_files_is_refused_with_its_reason(
+    played: Played, number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def flock(*_: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(lock.fcntl, "flock", flock)
+    with pytest.raises(UsageError, match=f"Cannot record into {played.folder}: its file system cannot lock files"):
+        played.recorder()
