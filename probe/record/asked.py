@@ -16,7 +16,7 @@ from typing import Any
 
 from ..client.endpoints import Resolved
 from ..connection import Connection
-from ..diagnose.measures.live_values import filled, of_frame
+from ..diagnose.measures.live_values import ALL_OPTIMIZERS, filled, of_frame
 from ..diagnose.rules import ON_TABLES
 from .job import RecordedJob
 
@@ -25,14 +25,17 @@ _STEPS = 10  # after which a job has all that it trains with
 _AGAIN_S, _RETRY_S, _MOST_S = 300.0, 15.0, 3600.0  # until values are read anew, or tried again: each time twice as long
 _LOOK_S, _MOST_LOOK_S = 60.0, 600.0  # between two looks at a job that stands: about as long as it has stood
 _ANSWER_S = 2.0
-# It assigns to nothing: `why --since-change` takes an assignment to an item for a change of the user's.
+# All objects are gone through once at most, and nothing is held.  It assigns to nothing: `why --since-change` takes an
+# assignment to an item for a change of the user's.
 _READ = """
-def _probe_read(expression):
+def _probe_read(expression, found):
     try:
-        return repr(eval(expression, globals()))
+        if EVERY in expression and not found:
+            found.append(eval(EVERY))
+        return repr(eval(expression.replace(EVERY, "_probe_found[0]"), {**globals(), "_probe_found": found}))
     except Exception:  # this job has no such thing
         return None
-{each: told for each in EXPRESSIONS for told in [_probe_read(each)] if told is not None}
+{each: told for found in [[]] for each in EXPRESSIONS for told in [_probe_read(each, found)] if told is not None}
 """
 Values = dict[str, str]
 
@@ -135,5 +138,6 @@ class Asked:
 def _answers(job: Connection, rank: int, expressions: Iterable[str]) -> Values:
     """One eval, however many there are.  Raises ProbeError, and SyntaxError or ValueError if it has no answer."""
     asked = sorted(expressions)
-    (told,) = job.eval(_READ.replace("EXPRESSIONS", repr(asked)), ranks=[rank], write=False) if asked else (None,)
+    code = _READ.replace("EVERY", repr(ALL_OPTIMIZERS)).replace("EXPRESSIONS", repr(asked))
+    (told,) = job.eval(code, ranks=[rank], write=False) if asked else (None,)
     return {} if told is None else dict(ast.literal_eval(told.echo or ""))

@@ -50,7 +50,7 @@ def is_within(module: str, other: str) -> bool:
 def owners(watched: Watched, roots: Iterable[str], matter: Callable[[Sequence[Owners]], bool]) -> list[Owners]:
     """Of these models; [] if the optimizers own copies of their parameters.  Raises SilentError if it cannot be read.
 
-    matter: whether what is unowned there would matter; then all objects of the job are looked through, for 0.1 s.
+    matter: whether what is unowned there would matter; then all objects of the job are looked through.
     """
     of_frame, of_process = ASKS
     models = [root for root in roots if is_readable(root)]

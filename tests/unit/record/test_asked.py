@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import sys
 import time
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
@@ -11,7 +13,7 @@ import pytest
 
 from probe.diagnose.change.effects import effects
 from probe.diagnose.hang.report import Report
-from probe.diagnose.measures.live_values import filled, of_frame
+from probe.diagnose.measures.live_values import ALL_OPTIMIZERS, filled, of_frame
 from probe.diagnose.rules import ON_TABLES
 from probe.errors import SilentError
 from probe.host.facts import Facts
@@ -135,6 +137,26 @@ def test_what_is_costly_is_read_again_when_what_the_frame_says_has_changed(job: 
     assert len(job.evals) == 5
     of_model = next(made.values[each] for each in made.values if each != of_frame(each) and "named_modules" in each)
     assert of_model == "([''], [])"
+
+
+@pytest.mark.parametrize(("blocks", "looks"), [(1_000_000, 1), (100_000_000, 0)])
+def test_all_objects_are_gone_through_once_and_not_if_they_are_very_many(
+    blocks: int, looks: int, job: Played, made: Asked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = list[object]()
+    monkeypatch.setattr(gc, "get_referrers", lambda *kinds: seen.append(kinds) or [])  # type: ignore[func-returns-value]
+    monkeypatch.setattr(gc, "get_objects", lambda: pytest.fail("a loop over all objects"))
+    monkeypatch.setattr(sys, "getallocatedblocks", lambda: blocks)
+    answered(made)
+    assert len(seen) == looks and any(each != of_frame(each) for each in made.values) == bool(looks)
+
+
+def test_all_optimizers_are_found_wherever_they_lie() -> None:
+    torch = pytest.importorskip("torch")
+    mine = type("Mine", (torch.optim.AdamW,), {})
+    held = [[kind([torch.zeros(1)])] for kind in (torch.optim.SGD, mine)]
+    found = [id(optimizer) for _, optimizer in eval(ALL_OPTIMIZERS)]
+    assert len(found) == len({*found}) and {id(each) for (each,) in held} <= {*found}
 
 
 def test_rules_ask_for_all_that_is_read(job: Played, made: Asked) -> None:
