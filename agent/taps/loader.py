@@ -139,11 +139,12 @@ def _workers(iterator: Any) -> dict[str, Any]:
 
 def _wrap(original: Any, context: TapContext, serial_of: Callable[[Any], int], report_fault: ReportFault) -> Any:
     clock, ident, append = perf_counter_ns, get_ident, context.streams[LOADS].append
-    loading = context.boundary.loading
+    loading, taken = context.boundary.loading, context.steps.samples.batch_taken
 
     def record(iterator: Any, start: int, ready: int, outstanding: int, flags: int) -> None:
         end = clock()
         try:
+            taken()
             append(start, end, serial_of(iterator), ready, outstanding, ident(), flags)
         except Exception as error:  # the batch is the user's: no exception may escape
             report_fault(error)

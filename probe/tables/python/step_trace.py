@@ -198,7 +198,8 @@ TABLE = Table(
                "first module call with gradients of each micro step",
                f"{_OPEN[:-1]}, an unsampled step, no tensor was seen, or one without a shape (strided NestedTensor); "
                "gradients made without backward(), as by torch.autograd.grad(); a pass through calls from before "
-               "another pass, as in a pipeline or where two models are called before the passes of their two losses."),
+               "another pass, as in a pipeline or where two models are called before the passes of their two losses; "
+               "passes before the steps of several optimizers, as in a GAN: they may be of the same samples."),
     ),
     streams=_STREAMS,
     taps=("forward", "optimizer", "loader"),

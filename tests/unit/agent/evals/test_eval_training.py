@@ -20,6 +20,7 @@ from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
 from probe.agent.boundary.boundary import Boundary  # noqa: E402
 from probe.agent.evals.evaluation import Evaluation  # noqa: E402
 from probe.agent.names.modules import Modules  # noqa: E402
+from probe.agent.steps.sample_count import SampleCount  # noqa: E402
 from probe.agent.storage.log import Log  # noqa: E402
 from probe.agent.storage.rows import Stream  # noqa: E402
 from probe.agent.taps.loader import Loader  # noqa: E402
@@ -48,6 +49,7 @@ class Session:
             streams={LOADS: self._loads},
             modules=self._modules,
             boundary=self._boundary,
+            steps=SimpleNamespace(samples=SampleCount()),
             reporter=lambda name: self._faults.append,
         )
         self._tap = Loader(context)

@@ -71,6 +71,37 @@ def test_a_metric_after_the_pass_is_no_micro_step(count: SampleCount, model: tor
     assert count.take(get_ident()) == 0
 
 
+def test_a_metric_before_the_batch_of_a_step_is_of_no_micro_step(count: SampleCount, model: torch.nn.Module) -> None:
+    call(count, model, 500)  # with gradients, after the step before
+    count.batch_taken()
+    call(count, model, 8)
+    count.batch_taken()  # the next one, or another loader's
+    call(count, model, 20)
+    train(count)
+    assert count.take(get_ident()) == 8
+    call(count, model, 8)
+    count.batch_taken()  # the next one: no call follows
+    train(count)
+    assert count.take(get_ident()) == 8
+
+
+def test_where_optimizers_have_passes_of_their_own_the_samples_are_not_known(
+    count: SampleCount, model: torch.nn.Module
+) -> None:
+    for _ in range(2):  # a GAN, whose critic's optimizer ends the steps
+        call(count, model, 32)
+        train(count)
+        count.stepped()  # the generator's
+        call(count, model, 32)
+        train(count)
+        assert count.take(get_ident()) == 0
+    for _ in range(2):  # two optimizers after one pass
+        call(count, model, 32)
+        train(count)
+        count.stepped()
+        assert count.take(get_ident()) == 32
+
+
 def test_of_pipelined_micro_batches_the_samples_are_not_known(count: SampleCount, model: torch.nn.Module) -> None:
     for forwards in ("ffffbbbb", "fffbfbbb"):  # GPipe; 1F1B
         for each in forwards:
