@@ -21,6 +21,7 @@ from torch.utils.data import BatchSampler, DataLoader, IterableDataset, Sequenti
 
 from probe.agent.boundary.boundary import Boundary  # noqa: E402
 from probe.agent.names.modules import Modules  # noqa: E402
+from probe.agent.steps.sample_count import SampleCount  # noqa: E402
 from probe.agent.storage.log import Log  # noqa: E402
 from probe.agent.storage.rows import Stream  # noqa: E402
 from probe.agent.taps.loader import Loader  # noqa: E402
@@ -72,6 +73,7 @@ def tap(monkeypatch: pytest.MonkeyPatch) -> Iterator[Tap]:
         streams={LOADS: made.loads},
         modules=made.modules,
         boundary=boundary,
+        steps=SimpleNamespace(samples=SampleCount()),
         reporter=lambda name: lambda error: made.faults.append(f"{name}: {error!r}"),
     )
     made.loader = Loader(context)
