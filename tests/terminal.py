@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import fcntl
 import os
 import pty
@@ -20,6 +21,7 @@ from target import PROBE
 
 COLUMNS, LINES = 80, 24
 PATIENCE_S = 60.0
+END = "\0end\0"
 RIGHT = re.compile(r"\x1b\[\d*C")  # over blanks
 ESCAPES = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07]*\x07|[()][A-Z0-9]|[=>78])")
 
@@ -41,6 +43,7 @@ class Terminal:
             start_new_session=True, preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
         )  # fmt: skip
         self._slave = slave
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")  # a character may come in two pieces
         self.raw = ""
         self._seen = 0
 
@@ -71,7 +74,8 @@ class Terminal:
         end = time.monotonic() + PATIENCE_S
         while not re.search(pattern, self.text[self._seen :], re.DOTALL):
             assert time.monotonic() < end, f"no {pattern!r} after:\n{self.text[self._seen :]}"
-            assert self._read(0.1) or self.process.poll() is None, f"ended before {pattern!r}:\n{self.text}"
+            runs = self.process.poll() is None  # asked first: what it said last counts
+            assert self._read(0.1) or runs, f"ended before {pattern!r}:\n{self.text}"
         return self.text[self._seen :]
 
     def wait_for_raw(self, sequence: str) -> None:
@@ -87,7 +91,9 @@ class Terminal:
         while self.process.poll() is None:
             assert time.monotonic() < end, f"has not ended:\n{self.text}"
             self._read(0.1)
-        self._read(0)
+        os.write(self._slave, END.encode())  # after all that it said, some of which may still be on its way
+        self.wait_for_raw(END)
+        self.raw = self.raw.replace(END, "")
         return self.process.returncode
 
     def end(self) -> None:
@@ -102,6 +108,6 @@ class Terminal:
         came = False
         while select.select([self._master], [], [], 0 if came else within)[0]:
             with suppress(OSError):
-                self.raw += os.read(self._master, 65536).decode(errors="replace")
+                self.raw += self._decoder.decode(os.read(self._master, 65536))
             came = True
         return came
