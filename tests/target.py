@@ -79,7 +79,7 @@ class Target:
         """Nothing of it runs any more: in order where it listens to SIGTERM, by SIGKILL where it does not."""
         family = descendants(self.pid) | {self.pid: ""}
         if self.alive:
-            os.kill(self.pid, signal.SIGCONT)
+            self.process.send_signal(signal.SIGCONT)  # it may end just now
             self.process.terminate()
             try:
                 self.process.wait(5)
@@ -88,7 +88,8 @@ class Target:
                 self.process.wait()
         for pid, start in family.items():
             if start_time(pid) == start:
-                os.kill(pid, signal.SIGKILL)
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
             remove_socket(pid)
 
 

@@ -1,13 +1,17 @@
-"""The fork server of the tests tells how each process ended."""
+"""The fork server of the tests tells how each process ended, and what tests start ends with them."""
 
 from __future__ import annotations
 
 import os
+import signal
 import sys
+from pathlib import Path
 
+import pytest
 from forked import COMMAND, ForkServer
+from until import until
 
-from target import PROBE
+from target import PROBE, TARGETS, Target
 
 
 class Earlier(dict[int, int]):
@@ -36,3 +40,13 @@ def test_a_process_with_the_number_of_an_earlier_one_has_its_own_status() -> Non
         assert done.returncode == 2, done.stderr
     finally:
         server.close()
+
+
+def test_a_target_that_ends_while_it_is_ended_is_no_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    target = Target((sys.executable, str(TARGETS / "plain.py")), tmp_path / "output", {})
+    target.wait_for("ready")
+    os.kill(target.pid, signal.SIGKILL)
+    target.process.wait()
+    until(lambda: not Path(f"/proc/{target.pid}").exists())
+    monkeypatch.setattr(Target, "alive", True)  # as it was found a moment ago
+    target.end()
