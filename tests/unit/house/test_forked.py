@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from forked import COMMAND, ForkServer
+from targets.launcher import FIRST_PORT, environments
 from until import until
 
 from target import PROBE, TARGETS, Target
@@ -50,3 +51,11 @@ def test_a_target_that_ends_while_it_is_ended_is_no_failure(tmp_path: Path, monk
     until(lambda: not Path(f"/proc/{target.pid}").exists())
     monkeypatch.setattr(Target, "alive", True)  # as it was found a moment ago
     target.end()
+
+
+def test_the_port_of_a_job_is_given_to_nobody_else() -> None:
+    """As those are that the kernel chooses, before a rank listens there."""
+    first, _ = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
+    ranks = environments(2)
+    (port,) = {int(each["MASTER_PORT"]) for each in ranks}
+    assert (port < first or first <= FIRST_PORT) and [each["RANK"] for each in ranks] == ["0", "1"]
