@@ -81,6 +81,27 @@ def an_eval(ranks, where):
     return SimpleNamespace(ranks=ranks, where=where, filename="<eval>", operations=gate)
 
 
+def say(word):
+    """The other rank may go on."""
+    dist.distributed_c10d._get_default_store().set(word, "said")
+
+
+def hear(word):
+    """Waits until the other rank has said it."""
+    dist.distributed_c10d._get_default_store().wait([word])
+
+
+def say_once_issued(recorder, word):
+    """A thread that does so when this rank has one more operation under way."""
+
+    def watch(position):
+        while recorder.stream.position() == position:
+            time.sleep(0.001)
+        say(word)
+
+    threading.Thread(target=watch, args=(recorder.stream.position(),)).start()
+
+
 def scenario(function):
     SCENARIOS[function.__name__] = function
     return function
@@ -189,9 +210,11 @@ def inference_mode(recorder):
 def send_and_recv(recorder):
     other, data = 1 - dist.get_rank(), torch.full((6,), float(dist.get_rank()))
     if dist.get_rank() == 0:
+        hear("receives")
         time.sleep(0.05)
         dist.send(data, other)
     else:
+        say_once_issued(recorder, "receives")
         dist.recv(data, other)
     return {"values": data.tolist()}
 
@@ -312,16 +335,19 @@ def work_semantics(recorder):
 
 @scenario
 def waits(recorder):
-    """How many spans of waits each way to wait leaves, the longest in ms."""
+    """How many spans of waits each way to wait leaves, and the longest in ms, each of five times."""
     rank, found = dist.get_rank(), {}
 
     def spans(name, call):
+        found[name] = [spans_of_one(call) for _ in range(5)]
+
+    def spans_of_one(call):
         position = recorder.spans.position()
         call()
         rows = recorder.rows_of(recorder.spans, position)
         kinds = {row["flags"] & streams.KIND_MASK for row in rows}
         longest = max((row["end_ns"] - row["start_ns"] for row in rows), default=0) / 1e6
-        found[name] = [len(rows), longest if kinds <= {streams.WAIT} else kinds]
+        return [len(rows), longest if kinds <= {streams.WAIT} else sorted(kinds)]
 
     def late(call):
         dist.barrier()
@@ -357,7 +383,8 @@ def untapped(recorder, call):
 @scenario
 def timed_out(recorder):
     """Rank 0 alone issues on a group of its own making: it fails after the group's time-out."""
-    group = dist.new_group([0, 1], timeout=timedelta(milliseconds=200))
+    group = dist.new_group([0, 1])  # which takes longer now and then
+    dist.distributed_c10d._set_pg_timeout(timedelta(milliseconds=200), group)
     told = None
     if dist.get_rank() == 0:
         position = recorder.stream.position()
@@ -389,7 +416,7 @@ def one_sided(recorder):
 def removed_too_early(recorder):
     """A thread of rank 0 blocks inside an operation while the tap is to be taken out."""
     if dist.get_rank() == 1:
-        time.sleep(0.3)
+        hear("removed too early")
         dist.monitored_barrier()
         return {}
     thread = threading.Thread(target=dist.monitored_barrier)
@@ -398,6 +425,7 @@ def removed_too_early(recorder):
     while recorder.stream.position() == position:
         time.sleep(0.001)
     early = recorder.tap.remove()
+    say("removed too early")
     thread.join()
     late = recorder.tap.remove()
     recorder.tap.install()
@@ -438,10 +466,13 @@ def forked(recorder):
 def in_flight(recorder):
     """Rank 1 comes late: rank 0 sees its operation in flight meanwhile."""
     if dist.get_rank() == 1:
+        hear("in flight")
         time.sleep(0.2)
     position = recorder.stream.position()
     work = dist.all_reduce(torch.ones(10), async_op=True)
     row = recorder.row(position + 1)
+    if dist.get_rank() == 0:
+        say("in flight")
     work.wait()
     return {"done_ns": row["done_ns"], "issued_ns": row["issued_ns"]}
 
