@@ -28,6 +28,7 @@ pytestmark = pytest.mark.alone  # it looks at the clock
 
 DEBIANS = "/usr/bin/python3"
 OPENING = ("2", "257")  # open, openat
+ASLEEP = ("35", "230")  # nanosleep, clock_nanosleep
 PTHREAD_CREATE = """
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -78,6 +79,11 @@ def threads(pid: int) -> int:
     return len(os.listdir(f"/proc/{pid}/task"))
 
 
+def until_asleep(pid: int, tid: int) -> None:
+    """Until this thread, which has said that it is about to hold the GIL, is in the call in which it does."""
+    until(lambda: Path(f"/proc/{pid}/task/{tid}/syscall").read_text().split()[0] in ASLEEP)
+
+
 def rendezvous_directories(folder: Path) -> list[str]:
     """folder: the target's TMPDIR, which no other attach on this machine uses."""
     return [name for name in os.listdir(folder) if name.startswith(PREFIX)]
@@ -121,7 +127,7 @@ def test_an_attach_leaves_only_its_module(short_folder: Path, start: Start):
     before = len(maps.read_text().splitlines()), len(list(files.iterdir()))
     for _ in range(20):
         put(target)
-    until(lambda: threads(target.pid) == 1)
+        until(lambda: threads(target.pid) == 1)  # or the next thread gets a stack of its own
     after = len(maps.read_text().splitlines()), len(list(files.iterdir()))
     assert after[0] <= before[0] + 5  # arenas that malloc and the interpreter keep; a page an attach would be 20
     assert after[1] == before[1]
@@ -183,6 +189,7 @@ def _in_child(work) -> int:
 
 def test_a_held_gil_is_reported_and_nothing_runs_later(start: Start, tmp_path):
     target = start("waiting.py", "gil_held")
+    until_asleep(target.pid, target.pid)
     trace = tmp_path / "ran"
     error = refusal(
         target.pid, timeout=1.0, text=f"def start(facts):\n    open({str(trace)!r}, 'w')\n    return {{}}\n"
@@ -199,12 +206,14 @@ def test_a_held_gil_is_reported_and_nothing_runs_later(start: Start, tmp_path):
 def test_the_thread_that_holds_the_gil_is_reported(start_python, version):
     target = start_python(interpreter(version), "waiting.py", "gil_held_by_a_thread", ready="held by")
     holder = target.output.partition("held by ")[2].partition(".")[0]
+    until_asleep(target.pid, int(holder))
     error = refusal(target.pid, timeout=0.6)
     assert error.code == "gil-held" and f": its thread {holder} (" in error.message
 
 
 def test_ctrl_c_ends_a_waiting_attach_at_once_and_removes_the_rendezvous(short_folder: Path, start: Start):
     target = start("waiting.py", "gil_held", env={"TMPDIR": str(short_folder)})
+    until_asleep(target.pid, target.pid)
     child = _in_child(lambda: _interrupted(lambda: put(target)))
     until(lambda: rendezvous_directories(short_folder) != [])
     until(lambda: threads(target.pid) == 2)
@@ -334,7 +343,7 @@ def test_a_process_that_may_not_start_threads_is_refused(start: Start):
     error = refusal(target.pid)
     assert error.code == "no-thread"
     assert "ulimit" in error.hint
-    assert states(target.pid) == "S"
+    until(lambda: states(target.pid) == "S")  # it has to run to come back to its sleep
 
 
 @pytest.mark.parametrize("version", ["3.10", "3.11", "3.12", "3.13", "3.14"])
