@@ -109,10 +109,13 @@ def test_attach_reports_what_is_off_in_a_cuda_process_and_host_times_remain(star
     job = start("on_cuda.py")
     assert probe("attach", "--no-devices", job.pid).stderr == f"rank 0: device times and memory are off: {CUDA}\n"
     assert "already" in probe("attach", "--no-devices", job.pid).stdout
-    time.sleep(1.2)
-    assert rows(probe, job, TAPS) == [{"device_tap": f"off: {CUDA}", "collectives_tap": "off: no process group"}]
+    until(
+        lambda: rows(probe, job, TAPS) == [{"device_tap": f"off: {CUDA}", "collectives_tap": "off: no process group"}]
+    )
     assert DEVICE not in agent_memory.descriptors(job.pid)
-    sql = "SELECT COUNT(host_duration) > 50, COUNT(duration), COUNT(allocated) FROM python.torch_trace"
+    sql = "SELECT COUNT(host_duration) > 50 AS enough, COUNT(duration) AS known, COUNT(allocated) AS mb"
+    sql = f"{sql} FROM python.torch_trace"
+    until(lambda: rows(probe, job, sql)[0]["enough"])
     done = probe(job.pid, "query", "--format", "csv", sql)
     assert f"rank 0: device is off: {CUDA}" in done.stderr and done.stdout.splitlines()[-1] == "true,0,0"
 
@@ -146,7 +149,7 @@ def job(start_once: Start, probe: Probe) -> Target:
     job = start_once("on_cuda.py", ranks=2)
     told = probe("attach", "--no-devices", job.pid).stderr
     assert told == f"ranks 0-1: device times and memory, collectives and the Flight Recorder are off: {CUDA}\n"
-    time.sleep(2.5)
+    until(lambda: rows(probe, job, TAPS) == [{"device_tap": f"off: {CUDA}", "collectives_tap": f"off: {CUDA}"}])
     return job
 
 
