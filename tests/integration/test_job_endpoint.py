@@ -6,7 +6,6 @@ import json
 import os
 import re
 import shutil
-import socket
 import subprocess
 from collections.abc import Iterator
 from datetime import timedelta
@@ -15,6 +14,7 @@ from typing import Any
 
 import pytest
 from forked import ForkServer
+from held_port import held_port
 from two_hosts import STORE_PORT, Host, two_hosts
 from until import stop, until
 
@@ -176,9 +176,8 @@ def environ(pid: int) -> bytes:
 
 def test_ranks_of_one_host_have_one_port_and_leave_no_record(torchrun: Target, probe: Probe, key: Path) -> None:
     made, names = store_of(torchrun)
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        free = server.getsockname()[1]
-    probe("attach", "--listen", f"127.0.0.1:{free}", "--key", key, torchrun.pid)
+    with held_port() as free:
+        probe("attach", "--listen", f"127.0.0.1:{free}", "--key", key, torchrun.pid)
     pids = ranks_of(torchrun)
     assert [port(pid) for pid in pids] == [free, free]
     for pid in pids:
@@ -198,14 +197,13 @@ def test_a_record_left_behind_belongs_to_a_rank_that_ended(torchrun: Target, pro
     first, second = ranks_of(torchrun)
     probe("attach", "--listen", "127.0.0.1", "--key", key, first)
     published(first)
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        free = server.getsockname()[1]
-    left = f"tcp://127.0.0.1:{free if now == 'nothing' else port(first)}"
-    served = {"server": "", "tcp": None}
-    record = {"rank": 1, "endpoint": left, "served": served, "host": "far", "pid": second, "id": "old"}
-    made.set(names[1], json.dumps(record))
-    words = ("query", "--key", key, "--format", "json", "--timeout", "60", RANKS)
-    found = rows(probe(f"job://127.0.0.1:{port(first)}", *words, timeout=30).stdout)
+    with held_port() as free:
+        left = f"tcp://127.0.0.1:{free if now == 'nothing' else port(first)}"
+        served = {"server": "", "tcp": None}
+        record = {"rank": 1, "endpoint": left, "served": served, "host": "far", "pid": second, "id": "old"}
+        made.set(names[1], json.dumps(record))
+        words = ("query", "--key", key, "--format", "json", "--timeout", "60", RANKS)
+        found = rows(probe(f"job://127.0.0.1:{port(first)}", *words, timeout=30).stdout)
     assert [(row["rank"], row["state"]) for row in found] == [(0, "answers"), (1, "silent")]
     why = f", or is out of reach: nothing listens at {left}" if now == "nothing" else ""
     assert found[1]["why"] == f"Rank 1 (far, pid {second}) has ended{why}."

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import zmq
+from held_port import held_port
 from raw_client import RawClient
 from until import until
 
@@ -356,10 +357,9 @@ def test_a_server_that_is_not_an_agent_is_reported_as_such(
 
 
 def test_an_address_where_nothing_listens_is_reported(probe: Probe, folder: Path, tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        free = server.getsockname()[1]
     key = ("--key", folder / "job.key")
-    done = probe(f"tcp://127.0.0.1:{free}", "query", *key, "--timeout", "600", "SELECT 1", status=3, timeout=30)
+    with held_port() as free:
+        done = probe(f"tcp://127.0.0.1:{free}", "query", *key, "--timeout", "600", "SELECT 1", status=3, timeout=30)
     assert f"[unreachable] Nothing listens at tcp://127.0.0.1:{free}: Connection refused." in done.stderr
     done = probe("tcp://no-such-host.invalid:1", "query", *key, "SELECT 1", status=3)
     assert "[no-such-host] The host no-such-host.invalid has no address: " in done.stderr

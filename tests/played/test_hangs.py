@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import socket
 from pathlib import Path
 from typing import Any
 
 import pytest
+from held_port import held_port
 from played import Play
 from until import until
 
@@ -40,9 +40,8 @@ def test_what_nccl_says_itself_is_added(play: Play, probe: Probe, tmp_path: Path
     ]
     answer = {"communicators": [{"size": 2, "ranks": ranks, "missing_ranks": []}]}
     (tmp_path / "hang.ras").write_text(json.dumps(answer))
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        free = server.getsockname()[1]
-    report = told(play, probe, tmp_path / "hang", "late", "waiting", NCCL_RAS_ADDR=f"127.0.0.1:{free}")
+    with held_port() as free:
+        report = told(play, probe, tmp_path / "hang", "late", "waiting", NCCL_RAS_ADDR=f"127.0.0.1:{free}")
     said = "NCCL says of a communicator of 2 ranks: AllReduce was called 8 times by rank 1, 9 times by rank 0"
     assert report["why"][-1] == said
 
