@@ -265,8 +265,7 @@ def test_all_ranks_of_a_full_host_are_seen_from_elsewhere(
 ) -> None:
     """Whoever asks from there has a scan on each of them at the same time."""
     (tmp_path / "rank.py").write_text("import time\nprint('ready', flush=True)\nwhile True: time.sleep(0.01)")
-    job = start("launcher.py", "6", str(tmp_path / "rank.py"))
-    until(lambda: len(descendants(job.pid)) == 6, 60)
+    job = start(tmp_path / "rank.py", ranks=6)
     probe("attach", "--listen", "127.0.0.1", "--key", key, job.pid)
     elsewhere = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc", str(PROBE))
     endpoint = f"tcp://127.0.0.1:{port(min(descendants(job.pid)))}"
