@@ -12,6 +12,7 @@ from target import Probe, Start, Target
 
 pytest.importorskip("torch")
 
+AGENT = "SELECT step, optimizer, (SELECT MAX(step) FROM python.step_trace) AS last FROM probe.agents"  # of one moment
 COUNTS = "SELECT COUNT(*) AS n, COUNT(DISTINCT step) AS steps, MAX(step) AS last FROM python."
 
 
@@ -31,9 +32,9 @@ def test_a_loop_without_torchs_optimizers_steps_with_its_backward_passes(start: 
     job = start("byhand.py", "update")
     probe("attach", job.pid)
     before = int(probe(job.pid, "eval", "step").stdout)  # at a boundary, of which there is none at first
-    last = steps(job, probe)
-    agents = row(job, probe, "SELECT step, optimizer FROM probe.agents")
-    assert agents["optimizer"] == "backward" and last <= agents["step"] < last + 100
+    steps(job, probe)
+    agents = row(job, probe, AGENT)
+    assert agents["optimizer"] == "backward" and agents["last"] <= agents["step"] < agents["last"] + 100
     counted = row(job, probe, "SELECT MAX(step) - MIN(step) + 1 = COUNT(*) AS n FROM python.step_trace")
     assert counted == {"n": True}
     probe(job.pid, "set", "sample=64")
@@ -49,9 +50,9 @@ def test_a_loop_without_torchs_optimizers_steps_with_its_backward_passes(start: 
 def test_in_a_server_each_call_is_a_step_in_every_view(start: Start, probe: Probe) -> None:
     job = start("byhand.py", "serve")
     probe("attach", job.pid)
-    last = steps(job, probe)
-    agents = row(job, probe, "SELECT step, optimizer FROM probe.agents")
-    assert agents["optimizer"] is None and last <= agents["step"] < last + 1000
+    steps(job, probe)
+    agents = row(job, probe, AGENT)
+    assert agents["optimizer"] is None and agents["last"] <= agents["step"] < agents["last"] + 1000
 
 
 def test_collectives_of_ranks_that_only_call_their_model_are_recorded(start: Start, probe: Probe) -> None:
