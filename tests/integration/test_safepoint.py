@@ -37,6 +37,7 @@ def search(pid: int, seconds: float = 0.3, **change) -> dict:
 
 def test_a_thread_whose_descriptor_bears_another_id_is_refused(start: Start):
     target = start("waiting.py", "sleep")
+    until(lambda: states(target.pid) == "S")  # no longer in libc, as after what it has printed
     assert in_child(lambda: search(target.pid))["tid"] == target.pid
     told = in_child(lambda: search(target.pid, thread_id_offset=examine(target.pid).thread_id_offset + 16))
     assert told["code"] == "no-safe-point"
