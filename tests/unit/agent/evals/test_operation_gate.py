@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from queue import SimpleQueue
 from typing import Any
 
 from until import until
@@ -156,20 +157,40 @@ def test_the_job_below_a_snippet_is_not_its_frame_though_its_file_has_the_same_n
     as_agent(at_once)
 
 
+class PlayedLock:
+    """A lock whose time-outs come when the test says so."""
+
+    def __init__(self) -> None:
+        self.waits, self._turns = 0, SimpleQueue[bool]()
+
+    def acquire(self, timeout: float | None = None) -> bool:
+        if timeout is None:
+            return True
+        self.waits += 1
+        return self._turns.get()
+
+    def release(self) -> None:
+        self._turns.put(True)
+
+    def time_out(self) -> None:
+        self._turns.put(False)
+
+
 def test_it_waits_for_other_ranks_as_long_as_its_client_is_there() -> None:
-    before, gates.LOST_SECONDS = gates.LOST_SECONDS, 0.05
+    lock = PlayedLock()
+    before, gates.allocate_lock = gates.allocate_lock, lambda: lock  # type: ignore[assignment,return-value]
     try:
         gate, _ = made()
         standing = Standing(gate)
-        end = time.monotonic() + 0.5
-        while time.monotonic() < end:
+        for periods in range(1, 11):
             assert not gate.is_left(time.monotonic())
-            time.sleep(0.01)
-        assert gate.is_waiting
+            lock.time_out()
+            until(lambda over=periods: lock.waits > over or not gate.is_waiting, every_s=0.001)  # type: ignore[misc]
+            assert gate.is_waiting
         gate.decide(1, "", last=False)
         assert standing.ended() is None
     finally:
-        gates.LOST_SECONDS = before
+        gates.allocate_lock = before
 
 
 def test_a_client_that_is_silent_for_too_long_has_left() -> None:
@@ -200,9 +221,13 @@ def test_a_call_comes_to_its_end_and_the_snippet_ends_at_its_next_line() -> None
     gate, _ = made()
     done: list[str] = []
 
+    def let_begin() -> None:
+        until(lambda: gate.is_waiting, every_s=0.001)
+        gate.decide(1, "", True)
+
     def backward() -> None:
         frame = sys._getframe(1)
-        answer = threading.Timer(0.05, gate.decide, [1, "", True])
+        answer = threading.Thread(target=let_begin)
         answer.start()
         gate.enter(taking_part("allreduce"), frame)
         answer.join()
