@@ -454,7 +454,8 @@ def test_only_the_snippets_thread_is_captured_and_in_order() -> None:
             thread.start()
             result = reader.run(
                 "import sys, time\n"
-                "for i in range(3):\n    print(i)\n    time.sleep(0.01)\n"
+                "for i in range(3):\n    print(i)\n    had = len(written)\n"
+                "    while len(written) == had: time.sleep(0.001)\n"
                 "print('error', file=sys.stderr)\nsys.stdout.buffer.write('é'.encode())\nkept = sys.stdout\n"
                 "sys.stdout.encoding"
             )
