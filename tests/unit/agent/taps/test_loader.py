@@ -133,18 +133,24 @@ def test_each_batch_is_a_row_and_the_end_of_the_epoch_is_none(tap: Tap) -> None:
     ]
 
 
-@pytest.mark.alone  # it looks at the clock
 def test_the_wait_is_the_time_that_the_dataset_takes(tap: Tap) -> None:
     class Slow:
         def __len__(self) -> int:
             return 3
 
         def __getitem__(self, index: int) -> int:
-            time.sleep(0.03)
+            times.append(time.perf_counter_ns())
+            time.sleep(0.001)
+            times.append(time.perf_counter_ns())
             return index
 
-    assert len(list(DataLoader(Slow(), batch_size=None))) == 3
-    assert all(0.03e9 <= row["end_ns"] - row["start_ns"] < 0.2e9 for row in tap.rows)
+    times: list[int] = []
+    iterator = iter(DataLoader(Slow(), batch_size=None))
+    for row in range(3):
+        asked = time.perf_counter_ns()
+        assert one(iterator) == row
+        start, end = tap.rows[row]["start_ns"], tap.rows[row]["end_ns"]
+        assert asked <= start <= times[-2] < times[-1] <= end <= time.perf_counter_ns()
 
 
 def test_a_loader_keeps_its_number_over_epochs_and_two_loaders_have_two(tap: Tap) -> None:
