@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from probe.agent.samplers import compilations
 from probe.agent.samplers.compilations import Compilations
 from probe.agent.storage.log import Log
 from probe.agent.storage.rows import Stream
@@ -54,12 +55,14 @@ def record(compile_id: str = "0/0", start_us: int = 1_000_000, **fields: Any) ->
     return SimpleNamespace(compile_id=compile_id, **{**known, **times, **fields})
 
 
-def test_a_compilation_is_told_once_with_its_times_on_the_monotonic_clock(sampled: Sampled) -> None:
-    wall_us = time.time_ns() // 1000
-    sampled.records.append(record(start_us=wall_us))
-    before = time.perf_counter_ns()
+def test_a_compilation_is_told_once_with_its_times_on_the_monotonic_clock(
+    sampled: Sampled, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compilations, "time_ns", lambda: 1_700_000_000_000_000_000)
+    monkeypatch.setattr(compilations, "perf_counter_ns", lambda: 60_000_000_000)
+    sampled.records.append(record(start_us=1_699_999_999_000_000))
     (one,) = sampled.told()
-    assert abs(one["start_ns"] - before) < 1e8 and one["duration_ns"] == 250_000_000
+    assert (one["start_ns"], one["duration_ns"]) == (59_000_000_000, 250_000_000)
     assert (one["function"], one["file"], one["line"]) == ("f", "/a.py", 7)
     assert (one["reason"], one["recompile"], one["backward"], one["failed"]) == (None, False, False, False)
     assert len(sampled.told()) == 1
@@ -88,11 +91,15 @@ def test_why_and_whether_it_was_compiled_again(
     assert (one["recompile"], one["reason"]) == (again, told)
 
 
-def test_records_that_have_been_pushed_out_are_not_told_twice(sampled: Sampled) -> None:
+def test_records_that_have_been_pushed_out_are_not_told_twice(
+    sampled: Sampled, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compilations, "time_ns", lambda: 1_700_000_000_000_000_000)
+    monkeypatch.setattr(compilations, "perf_counter_ns", lambda: 60_000_000_000)
     for first in range(0, 30, 3):
         sampled.records.extend(record(f"0/{number}", start_us=number) for number in range(first, first + 3))
         told = sampled.told()
-    assert [each["start_ns"] - told[0]["start_ns"] for each in told][:2] == [0, pytest.approx(1000, abs=1e8)]
+    assert [each["start_ns"] - told[0]["start_ns"] for each in told][:2] == [0, 1000]
     assert len(told) == 30
 
 
