@@ -14,6 +14,7 @@ import pytest
 from fake_agent import FakeAgent
 from until import until
 
+from probe import protocol as wire
 from probe.cli import session
 from probe.connection import Connection
 from probe.errors import Interrupted
@@ -107,12 +108,12 @@ def test_when_the_query_is_over_there_is_nothing_to_cancel(agent: Make, connecte
     assert connection.query("SELECT 1 AS one").to_pylist() == [{"one": 1}]
 
 
-def test_while_rows_are_awaited(agent: Make, connected: Connect, press: Callable[[Connection], None]) -> None:
+def test_while_rows_are_awaited(agent: Make, connected: Connect, press: Callable[..., None]) -> None:
     one = agent()
     one.train(10)
     connection = connected(one, timeout=30)
-    one.deaf.add("scan")
-    press(connection)
+    one.server.handlers[wire.SCAN] = lambda *_: signal.raise_signal(signal.SIGINT)  # and never answers
+    press(connection, after=None)
     begun = time.monotonic()
     with pytest.raises(Interrupted):
         connection.query("SELECT * FROM python.torch_trace")
