@@ -131,8 +131,9 @@ def test_a_rank_that_is_stuck_shows_the_step_it_is_stuck_in(agent: Make, connect
     connection = connected(*ranks)
     sql = "SELECT rank, count(*) FROM python.torch_trace WHERE step = 10 GROUP BY rank ORDER BY rank"
     assert rows(connection, sql) == [(0, 1), (1, 1)]
-    ranks[0].boundary(time.monotonic_ns(), 10)
-    ranks[0].span(time.monotonic_ns(), time.monotonic_ns() + 1, LINEAR)
+    later = time.monotonic_ns() + 3_600_000 * MS  # or it would be stuck in the next step half a second from now
+    ranks[0].boundary(later, 10)
+    ranks[0].span(later, later + 1, LINEAR)
     assert rows(connection, sql) == [(1, 1)]
 
 
