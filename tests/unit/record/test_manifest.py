@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -11,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from probe.host.facts import Facts
-from probe.record import manifest
+from probe.record import job, manifest
 from probe.record.job import RecordedJob, folder_of
 
 FIRST = {"host": "a", "pid": 7, "start_ticks": 100}
@@ -47,14 +45,17 @@ def test_a_folder_without_one_is_of_no_run(tmp_path: Path) -> None:
     assert not manifest.is_of_another_run(tmp_path / "job=exp7", {"0": FIRST})
 
 
-def test_a_run_of_the_same_name_does_not_take_the_folder_that_another_one_has_just_made(tmp_path: Path) -> None:
+def test_a_run_of_the_same_name_does_not_take_the_folder_that_another_one_has_just_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     facts, other = Facts(attached_wall_ns=10**18), {"0": {**FIRST, "pid": 8}}
     one, two = (cast(RecordedJob, SimpleNamespace(facts=[facts], command="python train.py", ranks=ranks))
                 for ranks in ({"0": FIRST}, other))  # fmt: skip
     folder = folder_of(tmp_path, "", one)
-    with ThreadPoolExecutor(1) as pool:
-        of_other = pool.submit(folder_of, tmp_path, "", two)
-        time.sleep(0.1)
+
+    def first_writes(seconds: float) -> None:
         manifest.write(folder, {"ranks": one.ranks})
-        assert of_other.result().name == f"{folder.name}-2"
+
+    monkeypatch.setattr(job, "time", SimpleNamespace(monotonic=lambda: 0.0, sleep=first_writes))
+    assert folder_of(tmp_path, "", two).name == f"{folder.name}-2"
     assert folder_of(tmp_path, "", one) == folder
