@@ -187,6 +187,7 @@ class Client:
         """Take replies until all calls are over, `until` holds, or the deadline (time.monotonic) has passed.
 
         Returns the calls that are not over.  on_reply gets the replies before a terminal one.  Raises Interrupted.
+        What has come by the deadline is taken, even if this thread stood still meanwhile.
         """
         looked, over = time.monotonic(), 0
         while True:
@@ -197,16 +198,16 @@ class Client:
             if self.interrupted:
                 self.interrupted = False
                 raise Interrupted("Interrupted.")
-            now = time.monotonic()
-            if deadline is not None and now >= deadline:
-                break
-            wait = _LOOK_S if deadline is None else min(_LOOK_S, deadline - now)
+            left = _LOOK_S if deadline is None else deadline - time.monotonic()
+            wait = max(0.0, min(_LOOK_S, left))
             pending = [each for each in self._servers.values() if each.is_pending()]
             for fd, events in self._epoll.poll(0 if pending else wait):
                 if self._carriers[fd] not in pending:
                     self._take(self._carriers[fd], events, on_reply)
             for server in pending:
                 self._take(server, 0, on_reply)
+            if left <= 0:
+                break
             if time.monotonic() - looked >= _LOOK_S:
                 looked = time.monotonic()
                 self._look(calls)

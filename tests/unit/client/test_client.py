@@ -7,11 +7,13 @@ import socket
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import pytest
+from fake_agent import FakeAgent, resolved
 
 from probe import protocol as wire
 from probe.client.agent_link import AgentLink
@@ -32,6 +34,22 @@ def test_a_path_too_long_for_a_socket_is_said_and_the_client_still_closes() -> N
     (call,) = client.ask(wire.SNAPSHOT, time.monotonic() + 5)
     assert isinstance(call.error, SilentError)
     assert f"Rank 0 (pid {os.getpid()}) cannot be reached at /{'x' * 200}: AF_UNIX path too long" in str(call.error)
+    client.close()
+
+
+def test_an_answer_that_has_come_counts_though_its_deadline_passed_meanwhile(agent: Callable[..., FakeAgent]) -> None:
+    """The command may have stood still in between, the rank did not."""
+    one, client = agent(), Client()
+    client.connect(resolved(one).addresses[0])
+    (hello,) = client.ask(wire.HELLO, time.monotonic() + 5, protocol=wire.PROTOCOL)
+    assert hello.error is None
+    answered = threading.Event()
+    answer = one.server.handlers[wire.SNAPSHOT]
+    one.server.handlers[wire.SNAPSHOT] = lambda *request: (answer(*request), answered.set())
+    call = client.send(client.links[0], wire.SNAPSHOT)
+    assert answered.wait(5)
+    one.close()  # all that it had to say is in the socket
+    assert client.wait([call], time.monotonic() - 1) == [] and call.error is None
     client.close()
 
 
