@@ -9,6 +9,7 @@ import json
 import os
 import secrets
 import socket
+import stat
 import time
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -151,6 +152,8 @@ def sync(path: Path) -> None:
 def read(path: str) -> Stored:
     """Raises ValueError for a file that is not one of ours, or not whole; OSError for one that is gone."""
     about = os.stat(path)
+    if not stat.S_ISREG(about.st_mode):  # to open a pipe is to wait for its writer
+        raise ValueError("it is no regular file")
     return _read(path, about.st_size, about.st_mtime_ns)
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import threading
 from dataclasses import asdict
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -100,6 +102,22 @@ def test_truncated_and_foreign_files_are_named_and_skipped(tmp_path: Path) -> No
         ("skipped-file", "it is cut off or no Parquet."), ("skipped-file", "it is cut off or no Parquet."),
         ("skipped-file", "no recorder has written it."),
     ]  # fmt: skip
+
+
+def test_a_pipe_that_is_named_like_a_file_is_skipped_and_not_waited_for(tmp_path: Path) -> None:
+    plant(tmp_path, STEPS, [{"step": 1}])
+    pipe = folder_of(tmp_path, STEPS) / "rows-pipe.parquet"
+    os.mkfifo(pipe)
+    keeps_it_open = os.open(pipe, os.O_RDWR)  # whoever opens it reads nothing, and waits
+    late = threading.Timer(5, os.close, [keeps_it_open])  # so that a reader fails, and does not hang
+    late.start()
+    with probe.connect(str(tmp_path)) as recording:
+        result = recording.query(f"SELECT step FROM {STEPS}")
+    assert late.is_alive(), "the pipe was waited for"
+    late.cancel()
+    os.close(keeps_it_open)
+    assert result.to_pylist() == [{"step": 1}]
+    assert [note.text.partition(" is skipped: ")[2] for note in result.notes] == ["it is no regular file."]
 
 
 def test_what_is_written_meanwhile_is_in_the_next_answer(tmp_path: Path) -> None:
