@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import stat
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from .errors import EndpointError, UsageError
@@ -124,10 +125,21 @@ def _write(path: str, pairs: dict[str, Any]) -> None:
     except FileExistsError:
         raise _wrong(f"{path} exists already and stays as it is.", "Choose another name, or delete it first.") from None
     except OSError as error:
-        raise _wrong(f"The key cannot be written to {path}: {error.strerror}.", "Choose another place.") from error
-    with open(descriptor, "w", encoding="ascii") as file:
-        os.fchmod(descriptor, 0o600)  # whatever the umask is
-        file.write(json.dumps({"probe_key": FORMAT, **pairs}, indent=2) + "\n")
+        raise _unwritten(path, error) from error
+    try:
+        with open(descriptor, "w", encoding="ascii") as file:
+            os.fchmod(descriptor, 0o600)  # whatever the umask is
+            file.write(json.dumps({"probe_key": FORMAT, **pairs}, indent=2) + "\n")
+    except BaseException as error:
+        with suppress(OSError):
+            os.unlink(path)  # what is begun is no key, and would keep the next one from being made
+        if isinstance(error, OSError):
+            raise _unwritten(path, error) from error
+        raise
+
+
+def _unwritten(path: str, error: OSError) -> UsageError:
+    return _wrong(f"The key cannot be written to {path}: {error.strerror}.", "Choose another place.")
 
 
 def _wrong(message: str, hint: str) -> UsageError:

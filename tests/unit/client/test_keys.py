@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import stat
 from pathlib import Path
 
@@ -37,6 +38,18 @@ def test_a_key_that_exists_is_not_overwritten(made: Path) -> None:
     with pytest.raises(UsageError, match="exists already"):
         keys.share(str(made), str(made))
     assert made.read_text() == before
+
+
+def test_a_key_for_which_the_disk_has_no_room_leaves_no_file(tmp_path: Path) -> None:
+    path, limits = tmp_path / "job.key", resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10, limits[1]))  # bytes: it fails as on a full disk, in the middle
+    try:
+        with pytest.raises(UsageError, match=r"cannot be written to .*: File too large"):
+            keys.create(str(path))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert not path.exists()
+    keys.create(str(path))
 
 
 def test_the_part_for_readers_has_no_secret_but_theirs(made: Path, tmp_path: Path) -> None:
