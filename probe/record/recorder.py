@@ -19,7 +19,7 @@ from typing import Any
 from ..client.agent_requests import require_agents
 from ..client.endpoints import JOB, Address, Resolved, resolve
 from ..diagnose.recorded import LEAST_S
-from ..errors import EndpointError, ProbeError, SilentError, UsageError
+from ..errors import EndpointError, OutputError, ProbeError, SilentError, UsageError
 from ..host.processes import has_ended
 from ..text import title
 from ..version import __version__
@@ -86,7 +86,7 @@ class Recorder:
         self._events.note("begun", f"Recording of {title(sorted(each.rank or 0 for each in self._job.facts))} begins.")
 
     def run(self, stop: Callable[[float], bool]) -> None:
-        """stop(seconds): waits for so long; whether to stop."""
+        """stop(seconds): waits for so long; whether to stop.  Raises OutputError if the last rows are not written."""
         try:
             self.flush()
             while not self._is_stopped(stop):
@@ -105,7 +105,7 @@ class Recorder:
         while not self.flush(stops=True):
             if stop(self._order.flush_s) or time.monotonic() >= until:
                 self._events.note("ended", "The last rows could not be written.")
-                break
+                raise OutputError(f"{self.folder} lacks the last rows.", "Make room, and record again.")
 
     def _is_stopped(self, stop: Callable[[float], bool]) -> bool:
         """Wait until the next flush is due, or the job is over."""

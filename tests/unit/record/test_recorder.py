@@ -16,7 +16,7 @@ from fake_agent import FakeAgent, resolved
 from recorded import plant
 
 from probe.agent.storage.rows import Stream
-from probe.errors import EndpointError, UsageError
+from probe.errors import EndpointError, OutputError, UsageError
 from probe.record import job as job_module
 from probe.record import lock
 from probe.record import written as written_module
@@ -167,7 +167,8 @@ def test_the_last_rows_wait_for_room_on_the_disk(played: Played) -> None:
 
 def test_a_recorder_that_waits_for_room_can_be_stopped_and_says_what_is_missing(played: Played) -> None:
     played.at = {2: played.disk_fills, 3: played.rank_ends}
-    played.recorder().run(played.stop)
+    with pytest.raises(OutputError, match="lacks the last rows"):  # so that `record` does not exit with 0
+        played.recorder().run(played.stop)
     assert played.rounds == _MOST and len(played.rows("python.step_trace")) == 20
     assert played.told[-2:] == [
         "Nothing can be written: No space left on device.", "The last rows could not be written.",
