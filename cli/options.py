@@ -221,8 +221,8 @@ def endpoint_and_text(
     if file is not None or text == "-":
         text = _read(file or "-", what)
     try:
-        text.encode()
-    except UnicodeEncodeError as error:  # bytes of the command line that are not text become lone surrogates
+        text = text.encode("utf-8", "surrogateescape").decode()  # LC_ALL=C: bytes above 127 come as lone surrogates
+    except UnicodeError as error:
         raise UsageError(f"The {what} is not UTF-8 text.") from error
     if what == "SQL" and not text.strip(" \t\r\n;"):
         raise UsageError("The SQL is empty.", 'For example: "SELECT * FROM probe.agents"')

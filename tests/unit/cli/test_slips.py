@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from probe.cli import entry
-from probe.cli.options import parse_ranks
+from probe.cli.options import endpoint_and_text, parse_ranks
 from probe.cli.output.formats import Output
 from probe.cli.output.result import ArrowResult
 from probe.errors import UsageError
@@ -104,3 +104,7 @@ def test_a_closed_standard_stream_is_an_error_only_if_it_is_used(
     done = subprocess.run(["bash", "-c", f'exec "$@" {closed}>&-', "-", *command], capture_output=True)
     assert done.returncode == status and told in done.stderr
     assert b"Traceback" not in done.stderr
+
+
+def test_text_of_a_c_locale_is_read_as_utf_8() -> None:
+    assert endpoint_and_text(["1"], ["SELECT '\udcc3\udca9'"], None, "SQL")[1] == "SELECT 'é'"
