@@ -327,6 +327,8 @@ def test_who_computes_all_the_time_and_never_took_a_step_does_not_poll() -> None
     report = verdict(rank(0, running=0.8, work_s=0.2, **NEVER), endpoint="4000")
     told = "Unknown: no step and no collective has been seen yet; rank 0 is running in main (train.py:7)."
     assert (report.code, report.verdict) == ("unknown", told)
+    report = verdict(rank(0, condition="silent", running=0.8, work_s=0.2, **NEVER), endpoint="4000")
+    assert report.code == "unclear" and not report.hung  # it may hold the GIL, and compute
 
 
 def test_ranks_that_wait_for_one_that_reads_a_checkpoint_are_not_hung() -> None:

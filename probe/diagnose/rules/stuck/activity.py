@@ -40,7 +40,8 @@ def _slow(evidence: Evidence) -> Iterator[Finding]:
 
 
 def _unclear(evidence: Evidence) -> Iterator[Finding]:
-    unclear = [each for each in evidence.awaited if each.may_compute and not each.is_busy]
+    computes = [each for each in evidence.awaited if each.is_busy and each.condition == "answers"]
+    unclear = [each for each in evidence.awaited if each.may_compute and each not in computes]
     if evidence.may_be_alive and unclear:
         why = [
             f"rank {each.rank} works for {1e3 * (each.work_s or 0):.1f} ms at a time, {each.running:.0%} of a core"
