@@ -32,7 +32,6 @@ class SampleCount:
         self._known = True
         self._passes: list[None] = []
         self._has_batch = False  # a loader has given one for this micro step
-        self._has_passed = self._is_divided = False  # a pass since an optimizer stepped; one before another one did
         self._size: int | None = None  # of the call that counts if a pass follows
         self._is_freed = False  # the last pass did not retain its graph
 
@@ -54,12 +53,6 @@ class SampleCount:
         if not self._has_batch and not self._passes and get_ident() == self.thread:
             self._has_batch = True
             self.waiting[:] = [None]
-
-    def stepped(self) -> None:
-        """An optimizer has stepped that ends no step.  Where another has passes of its own, as in a GAN, these may be
-        of the same samples or not."""
-        self._is_divided = self._is_divided or self._has_passed
-        self._has_passed = False
 
     @property
     def is_in_pass(self) -> bool:
@@ -90,15 +83,13 @@ class SampleCount:
         """Whether it was an outermost one."""
         self._passes.pop()
         if not self._passes:
-            self._has_passed = True
             self._wait()
         return not self._passes
 
     def take(self, thread: int) -> int:
         """Samples since the last boundary, 0 if unknown.  Called at a boundary, on the training thread."""
-        found = self._sum if self._known and not (self._is_divided and self._has_passed) else 0
+        found = self._sum if self._known else 0
         self._sum, self._known, self._is_freed, self.thread = 0, True, False, thread
-        self._has_passed = self._is_divided = False
         self._wait()
         return found
 

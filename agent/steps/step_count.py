@@ -116,7 +116,6 @@ class Steps:
                 self._done_in_pass = 0 if self._is_numbered else _steps_done(optimizer)
             return False
         if not self._is_replaced_by(serial):
-            self.samples.stepped()
             return False
         self.by_pass = self.inside_pass = False
         self._make_anchor(serial, type(optimizer).__name__)

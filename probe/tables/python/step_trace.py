@@ -194,12 +194,12 @@ TABLE = Table(
                "to stand for those around it. The first twenty steps after the attach and steps 100 to 109 are "
                "recorded, too.", "agent", "An open step."),
         Column("samples", "BIGINT", "",
-               "Size of the first dimension of the first tensor passed to the model, summed over the micro steps.",
+               "Size of the first dimension of the first tensor passed to the model, summed over the micro steps: "
+               "in a GAN, each pass of either model is one.",
                "first module call with gradients of each micro step",
                f"{_OPEN[:-1]}, an unsampled step, no tensor was seen, or one without a shape (strided NestedTensor); "
                "gradients made without backward(), as by torch.autograd.grad(); a pass through calls from before "
-               "another pass, as in a pipeline or where two models are called before the passes of their two losses; "
-               "passes before the steps of several optimizers, as in a GAN: they may be of the same samples."),
+               "another pass, as in a pipeline or where two models are called before the passes of their two losses."),
     ),
     streams=_STREAMS,
     taps=("forward", "optimizer", "loader"),

@@ -85,23 +85,6 @@ def test_a_metric_before_the_batch_of_a_step_is_of_no_micro_step(count: SampleCo
     assert count.take(get_ident()) == 8
 
 
-def test_where_optimizers_have_passes_of_their_own_the_samples_are_not_known(
-    count: SampleCount, model: torch.nn.Module
-) -> None:
-    for _ in range(2):  # a GAN, whose critic's optimizer ends the steps
-        call(count, model, 32)
-        train(count)
-        count.stepped()  # the generator's
-        call(count, model, 32)
-        train(count)
-        assert count.take(get_ident()) == 0
-    for _ in range(2):  # two optimizers after one pass
-        call(count, model, 32)
-        train(count)
-        count.stepped()
-        assert count.take(get_ident()) == 32
-
-
 def test_of_pipelined_micro_batches_the_samples_are_not_known(count: SampleCount, model: torch.nn.Module) -> None:
     for forwards in ("ffffbbbb", "fffbfbbb"):  # GPipe; 1F1B
         for each in forwards:
