@@ -1,7 +1,7 @@
 """Removes the agent from forked children, and its modules after detach: no code of the agent runs in either case.
 
-Python cannot unregister a fork callback, so exactly one is registered per process, however often an agent attaches; it
-calls the functions in a list that outlives the agent.
+Python cannot unregister a fork callback, so each kind is registered once per process, however often an agent attaches;
+it calls the functions in a list that outlives the agent.
 """
 
 from __future__ import annotations
@@ -12,18 +12,28 @@ from collections.abc import Callable
 
 _PRIVATE = "_probe_agent"  # the name under which an attached agent is loaded
 _CALLBACKS = "_probe_after_fork"  # on the os module, so that the next agent finds the list
+_FOR_GOOD = "_probe_after_fork_for_good"  # likewise
 _LAID_BY = "_probe_laid_by"  # on the os module; the bootstrap takes the modules from there
 _ROOT = sys.modules.get(_PRIVATE)  # the package that this module is loaded into
 
 
 def in_child(call: Callable[[], None]) -> None:
     """Run call() first in every forked child (DataLoader workers), until clear()."""
-    callbacks: list[Callable[[], None]] | None = getattr(os, _CALLBACKS, None)
+    _callbacks(_CALLBACKS)[:] = [call]
+
+
+def in_child_for_good(calls: list[Callable[[], None]]) -> None:
+    """Run these, none of which is the agent's code, in every forked child, also after detach."""
+    _callbacks(_FOR_GOOD)[:] = calls
+
+
+def _callbacks(name: str) -> list[Callable[[], None]]:
+    callbacks: list[Callable[[], None]] | None = getattr(os, name, None)
     if callbacks is None:
         callbacks = []
-        setattr(os, _CALLBACKS, callbacks)
+        setattr(os, name, callbacks)
         os.register_at_fork(after_in_child=lambda: [callback() for callback in callbacks])
-    callbacks[:] = [call]
+    return callbacks
 
 
 def clear() -> None:

@@ -17,6 +17,7 @@ from typing import Any
 
 from ..storage.memfd import memfd_create
 from ..torch_state import cuda_is_in_use, cuda_may_be_asked, torch_is_imported
+from .child_exit import let_children_end
 from .guard import Guard
 
 _INJECTED = ("CUDA_INJECTION64_PATH", "NSYS_PROFILING_SESSION_ID")  # set by Nsight and others that occupy CUPTI
@@ -81,6 +82,7 @@ class Profiler:
         self.guard = Guard(on_job)
 
     def start(self) -> None:
+        let_children_end()
         try:
             with _without_inductor():
                 self._profile.start()

@@ -1,6 +1,7 @@
 """Files in memory, also where Python cannot make them: built for an old C library, as conda's and uv's are.
 
-Called by memory.py and by the profiler.  Invariant: nothing is left to the garbage collector.
+Called by memory.py and by the profiler, whose child_exit.py calls the C library likewise.  Invariant: nothing is left
+to the garbage collector.
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ def memfd_create(name: str) -> int:
 def _by_number(number: int, name: bytes) -> int:
     import ctypes
 
-    call, raise_error, kind = _function("syscall"), _function("PyErr_SetFromErrno"), ctypes.py_object(OSError)
+    call, raise_error, kind = c_function("syscall"), c_function("PyErr_SetFromErrno"), ctypes.py_object(OSError)
     made = int(call(number, name, _CLOEXEC | _ALLOW_SEALING))
     if made < 0:
         raise_error(kind)  # at once: errno is still that of the call
     return made
 
 
-def _function(name: str) -> Any:
+def c_function(name: str) -> Any:
     """By its address, for what ctypes.pythonapi gives by name is shared with the job, and refers to itself."""
     import ctypes
 

@@ -194,6 +194,24 @@ def test_a_child_that_is_forked_during_a_capture_is_not_profiled(job: Job) -> No
     until(job.is_off, 60)
 
 
+def test_a_child_that_is_forked_by_a_job_that_was_captured_ends_by_itself(
+    start: Start, probe: Probe, tmp_path: Path
+) -> None:
+    """Kineto would wait there, at the end of the process, for a thread that only its parent has."""
+    job = Job(start("captured.py", str(tmp_path), "0"), tmp_path, probe)
+    probe("attach", job.pid)
+    probe(job.pid, "capture", "--steps", "1")
+    second = job.captured()
+    (tmp_path / "fork").touch()
+    job.target.wait_for("child ended 3")
+    second.send_signal(signal.SIGINT)
+    assert second.wait(30) == 130
+    (tmp_path / "slow").unlink()
+    probe(job.pid, "detach")
+    (tmp_path / "fork").touch()
+    job.target.wait_for("child ended 3", times=2)
+
+
 def test_detach_waits_for_the_step_that_ends_a_capture(job: Job, probe: Probe) -> None:
     first = job.captured()
     (job.folder / "stand").touch()

@@ -3,7 +3,8 @@
 rank0.hand.json is its own trace of three iterations, rank0.hand.txt what torch made of that, as JSON.  Once the file
 FOLDER/end is there it ends and prints how many steps it made and a hash of its weights; STEPS ends it after so many.
 While FOLDER/slow is there it takes its time, while FOLDER/stand is there no step ends, and while FOLDER/validate is
-there it validates on batches of a loader, and says once when no profiler is on.  With a third word it trains in a
+there it validates on batches of a loader, and says once when no profiler is on.  Once FOLDER/fork is there it forks a
+child that ends with 3, or with 4 if it ends a profiler of its parent's.  With a third word it trains in a
 thread, which is `joined`, or a `daemon` that still trains when Python ends.
 """
 
@@ -58,6 +59,16 @@ def validate() -> None:
                 told = not print(f"validates unprofiled {os.getpid()}", flush=True)
 
 
+def fork() -> None:
+    if (FOLDER / "fork").exists():
+        (FOLDER / "fork").unlink()
+        child = os.fork()
+        if not child:
+            profile.stop = lambda self: os._exit(4)  # type: ignore[method-assign]
+            sys.exit(3)
+        print(f"child ended {os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])}", flush=True)
+
+
 def main() -> None:
     torch.set_num_threads(1)
     torch.manual_seed(0)
@@ -88,6 +99,7 @@ def main() -> None:
             while (FOLDER / "stand").exists():
                 time.sleep(0.01)
             validate()
+            fork()
         steps += 1
         end.fill_(float(steps == STEPS or (not STEPS and (FOLDER / "end").exists())))
         if dist.is_initialized():
