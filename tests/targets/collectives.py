@@ -335,24 +335,33 @@ def work_semantics(recorder):
 
 @scenario
 def waits(recorder):
-    """How many spans of waits each way to wait leaves, and the longest in ms, each of five times."""
-    rank, found = dist.get_rank(), {}
+    """How many spans of waits each way to wait leaves, the longest in ms, and whether each lies within its call."""
+    rank, found, words = dist.get_rank(), {}, iter(range(100))
 
     def spans(name, call):
         found[name] = [spans_of_one(call) for _ in range(5)]
 
     def spans_of_one(call):
-        position = recorder.spans.position()
-        call()
-        rows = recorder.rows_of(recorder.spans, position)
+        position, begun_ns = recorder.spans.position(), time.perf_counter_ns()
+        since_ns = call() or begun_ns
+        rows, ended_ns = recorder.rows_of(recorder.spans, position), time.perf_counter_ns()
         kinds = {row["flags"] & streams.KIND_MASK for row in rows}
         longest = max((row["end_ns"] - row["start_ns"] for row in rows), default=0) / 1e6
-        return [len(rows), longest if kinds <= {streams.WAIT} else sorted(kinds)]
+        within = all(since_ns <= row["start_ns"] <= row["end_ns"] <= ended_ns for row in rows)
+        return [len(rows), longest if kinds <= {streams.WAIT} else sorted(kinds), within]
 
     def late(call):
+        """Rank 1 is so from when rank 0 has issued; returns when it began."""
+        word = f"waits {next(words)}"
         dist.barrier()
-        time.sleep(0.03 * rank)
+        if rank == 0:
+            say_once_issued(recorder, word)
+        else:
+            hear(word)
+            time.sleep(0.06)
+        begun_ns = time.perf_counter_ns()
         call()
+        return begun_ns
 
     data = torch.ones(4)
     functional.all_reduce(data, "sum", dist.group.WORLD).wait()  # the first one imports for 0.2 s
