@@ -1,7 +1,8 @@
 """Lets a forked child end once torch's profiler has begun in its parent.
 
 Kineto, once begun, waits at the end of a process for a thread that only the parent has: a child that ends by sys.exit()
-would stand still there for good.  One that ends by os._exit(), as workers do, does not come to it.  Used by profiler.py.  Invariant: what is left to a detached job is a call of the C library, none of ours.
+would stand still there for good.  One that ends by os._exit(), as workers do, does not.  Used by profiler.py.
+Invariant: what is left to a detached job is a call of the C library, none of ours.
 """
 
 from __future__ import annotations
