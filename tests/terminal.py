@@ -24,6 +24,7 @@ PATIENCE_S = 60.0
 END = "\0end\0"
 RIGHT = re.compile(r"\x1b\[\d*C")  # over blanks
 ESCAPES = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07]*\x07|[()][A-Z0-9]|[=>78])")
+BEGUN = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*|\][^\x07\x1b]*|[()])?\Z")  # one whose rest is still on its way
 
 
 class Terminal:
@@ -49,7 +50,7 @@ class Terminal:
 
     @property
     def text(self) -> str:
-        return ESCAPES.sub("", RIGHT.sub(" ", self.raw)).replace("\r", "").replace("\b", "")
+        return BEGUN.sub("", ESCAPES.sub("", RIGHT.sub(" ", self.raw))).replace("\r", "").replace("\b", "")
 
     @property
     def settings(self) -> list[object]:

@@ -20,11 +20,12 @@ class Pager(io.RawIOBase):
     """Takes nothing until it is read on; then it may break."""
 
     def __init__(self) -> None:
-        self.goes_on = threading.Event()
+        self.begun, self.goes_on = threading.Event(), threading.Event()
         self.breaks = False
         self.taken = b""
 
     def write(self, data: bytes) -> int:  # type: ignore[override]
+        self.begun.set()
         self.goes_on.wait()
         if self.breaks:
             raise BrokenPipeError
@@ -68,6 +69,7 @@ def test_an_interrupt_leaves_a_pager_that_takes_nothing() -> None:
     sink = to(pager)
     sink.write(b"one")
     sink.write(b"two")
+    until(pager.begun.is_set)
     with pytest.raises(Interrupted):
         sink.finish(lambda: True)
     assert is_stuck()

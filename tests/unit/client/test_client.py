@@ -8,7 +8,9 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from queue import SimpleQueue
 from types import FrameType
 from typing import Any
 
@@ -153,19 +155,42 @@ def test_a_client_closes_wherever_ctrl_c_comes_in_the_midst_of_connecting(short_
     assert event > 50
 
 
-def test_large_answers_have_time_as_long_as_one_comes_after_the_other(agent: Any, connected: Any) -> None:
-    ranks = [agent(rank, world_size=4) for rank in range(4)]
+class PlayedClock:
+    """The clock of a client, which only its waits move.  due: what has an answer come, and when, the earliest first."""
 
-    def answers_after(one: Any, seconds: float) -> Any:
-        def handle(key: Any, request: Any, payload: Any) -> None:
-            threading.Timer(seconds, one.server.post, [key, wire.ENTRIES], {"texts": [], "groups": {}}).start()
+    time_ns = staticmethod(time.time_ns)
 
-        return handle
+    def __init__(self, client: Client, due: list[tuple[float, Callable[[], None]]]) -> None:
+        self._epoll, self._due, self._now = client._epoll, due, 0.0
 
-    for one, seconds in zip(ranks, (0.4, 0.8, 1.2, 60.0), strict=True):
-        one.server.handlers[wire.FLIGHT] = answers_after(one, seconds) if seconds < 60 else lambda *request: None
+    def monotonic(self) -> float:
+        return self._now
+
+    def poll(self, seconds: float) -> list[tuple[int, int]]:
+        self._now += seconds
+        if not self._due or self._due[0][0] > self._now:
+            return []
+        self._due.pop(0)[1]()
+        return self._epoll.poll(30)
+
+
+def test_large_answers_have_time_as_long_as_one_comes_after_the_other(
+    agent: Any, connected: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ranks, asked = [agent(rank, world_size=4) for rank in range(4)], [SimpleQueue[Any]() for _ in range(4)]
+    for one, keys in zip(ranks, asked, strict=True):
+        one.server.handlers[wire.FLIGHT] = lambda key, *request, keys=keys: keys.put(key)
+
+    def answer(rank: int) -> None:
+        ranks[rank].server.post(asked[rank].get(timeout=30), wire.ENTRIES, texts=[], groups={})
+
     client = connected(*ranks)._client
     calls = [client.send(link, wire.FLIGHT) for link in client.links]
-    wait_for_each(client, calls, 0.7)
+    clock = PlayedClock(client, [(0.4 * (rank + 1), partial(answer, rank)) for rank in range(3)])
+    with monkeypatch.context() as played:
+        played.setattr(client, "_epoll", clock)
+        for module in ("client", "agent_requests"):
+            played.setattr(f"probe.client.{module}.time", clock)
+        wait_for_each(client, calls, 0.7)
     assert [call.answer is not None for call in calls] == [True, True, True, False]
     assert isinstance(calls[3].error, SilentError)

@@ -463,21 +463,28 @@ def test_a_rank_that_is_in_a_call_gets_the_time_to_come_out_of_it(ranks: list[Fa
 
 
 def test_a_rank_that_may_come_to_the_first_operation_of_the_others_is_not_cut_before(
-    ranks: list[FakeAgent], connected: Connect
+    ranks: list[FakeAgent], connected: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    connection = connected(*ranks)
+    """It comes while the eval is withdrawn, which has begun once rank 0 stood there."""
+    connection, withdraw, withdrawn = connected(*ranks), attempt.Attempt.withdraw, threading.Event()
+    for seconds in ("_COMING_S", "_ENDING_S", "_MOST_ENDING_S"):  # more than a busy machine needs
+        monkeypatch.setattr(attempt, seconds, 60.0)
+    monkeypatch.setattr(attempt.Attempt, "withdraw", lambda self: withdrawn.set() or withdraw(self))
+
+    def stands(agent: FakeAgent, key: Key, count: int) -> None:
+        wants(agent, key, 1)
+        agent.server.post(key, wire.OUT, stream="stdout", text="stands")
 
     def late(agent: FakeAgent, key: Key, count: int) -> None:
-        threading.Timer(0.3, connection.cancel).start()
-        threading.Timer(0.7, wants, [agent, key, 1]).start()
+        agent.server.handlers[wire.STAY] = lambda *stay: wants(agent, key, 1) if withdrawn.is_set() else None
 
     def ends(agent: FakeAgent, key: Key, request: dict[str, Any]) -> None:
         agent.server.reply(key, wire.DONE, ok=False, error="cancelled", cancelled=True)
 
-    ranks[0].on_run = lambda agent, key, count: wants(agent, key, 1)
+    ranks[0].on_run = stands
     ranks[1].on_run, ranks[1].on_pass = late, ends
     with pytest.raises(Interrupted):
-        connection.eval("1")
+        connection.eval("1", on_output=lambda *output: connection.cancel())
     assert answers(ranks[1]) == [(1, "cancelled")]
     assert "cancel" not in [each["kind"] for each in ranks[1].requests]
 

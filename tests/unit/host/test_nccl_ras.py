@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from held_port import held_port
 
 from probe.diagnose.second_witness import said_of
 from probe.host.nccl_ras import communicators
@@ -35,14 +36,10 @@ def status(ranks: list[dict[str, Any]], absent: tuple[dict[str, Any], ...] = ())
     return json.dumps({"nccl_version": "2.28.9", "communicators_count": 1, "communicators": [one], "ras": ras})
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
-
-
 def said(start: Start, folder: Path, answer: str, *words: str, host: str = "127.0.0.1") -> list[str] | None:
     (folder / "answer").write_text(answer)
-    job = start("ras.py", str(folder / "answer"), *words, env={"NCCL_RAS_ADDR": f"{host}:{free_port()}"})
+    with held_port() as free:
+        job = start("ras.py", str(folder / "answer"), *words, env={"NCCL_RAS_ADDR": f"{host}:{free}"})
     found = communicators([os.getpid(), job.pid])
     return [line for each in found for line in said_of(each)] if found else None
 
@@ -106,5 +103,6 @@ def test_a_socket_of_another_process_is_left_alone(start: Start, tmp_path: Path)
 
 def test_one_that_never_answers_is_left_after_a_while(start: Start, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
-    job = start("ras.py", str(tmp_path / "pipe"), env={"NCCL_RAS_ADDR": f"127.0.0.1:{free_port()}"})
+    with held_port() as free:
+        job = start("ras.py", str(tmp_path / "pipe"), env={"NCCL_RAS_ADDR": f"127.0.0.1:{free}"})
     assert communicators([job.pid], patience_s=0.5) == []

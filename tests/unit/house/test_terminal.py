@@ -27,6 +27,17 @@ def test_a_character_that_comes_in_two_pieces_is_one(terminal: Terminal) -> None
     assert terminal.raw.endswith("…")
 
 
+@pytest.mark.parametrize("sequence", ["\x1b[?25l", "\x1b[1;31m", "\x1b]0;a title\x07", "\x1b(B", "\x1b7", "\x1b[5C"])
+def test_a_sequence_of_which_half_has_come_is_not_text_yet(terminal: Terminal, sequence: str) -> None:
+    assert terminal.wait() == 0
+    before = terminal.text
+    for piece in sequence[:-1]:
+        terminal.raw += piece
+        assert terminal.text == before
+    terminal.raw += sequence[-1] + "x"
+    assert terminal.text.removeprefix(before).strip() == "x"
+
+
 def test_what_is_on_its_way_when_a_command_ends_is_waited_for(
     terminal: Terminal, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from until import until
 
 from probe.agent.inspect.interpreter_layout import Layout, interpreter_layout
 from probe.host.facts_shape import LAYOUT
@@ -21,26 +22,34 @@ from probe.shapes import Whole, compiled
 
 @pytest.fixture(scope="module")
 def layout() -> Layout:
-    return interpreter_layout()
+    return _true_layout()
 
 
-def deeper(depth: int, then: threading.Event, ready: threading.Event) -> None:
+def deeper(depth: int, held: Any) -> None:
     if depth:
-        deeper(depth - 1, then, ready)
+        deeper(depth - 1, held)
     else:
-        ready.set()
-        then.wait(60)
+        held.acquire(timeout=60)
+
+
+LAST_LINE = max(line or 0 for _, _, line in deeper.__code__.co_lines())
+
+
+def stands(thread: threading.Thread) -> bool:
+    """Whether it has come to its last line, which it does not leave before the lock is released."""
+    frame = sys._current_frames().get(thread.ident or 0)
+    return frame is not None and frame.f_code is deeper.__code__ and frame.f_lineno == LAST_LINE
 
 
 @pytest.fixture
 def waiting() -> Iterator[threading.Thread]:
     """Deeper than what is kept of a stack."""
-    then, ready = threading.Event(), threading.Event()
-    thread = threading.Thread(target=deeper, args=(600, then, ready))
-    thread.start()
-    ready.wait()
-    yield thread
-    then.set()
+    held = threading.Lock()
+    thread = threading.Thread(target=deeper, args=(600, held))
+    with held:
+        thread.start()
+        until(lambda: stands(thread))
+        yield thread
     thread.join()
 
 
@@ -84,8 +93,11 @@ def test_an_address_that_is_none_leads_to_no_memory(address: int) -> None:
 
 
 def _true_layout() -> Layout:
+    """Once the threads that the search has parked have ended: they would be seen at one look and gone at the next."""
     if not _TRUE:
+        before = {*os.listdir("/proc/self/task")}
         _TRUE.update(interpreter_layout())
+        until(lambda: {*os.listdir("/proc/self/task")} <= before)
     return _TRUE
 
 

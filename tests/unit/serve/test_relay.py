@@ -223,7 +223,6 @@ def test_a_client_that_has_gone_does_not_keep_its_place_at_a_silent_agent(
     agent: Any, serving: Any, client: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What it had asked for would have been answered at once; an eval may take any time."""
-    monkeypatch.setattr(relay, "_GIVEN_UP_S", 0.3)
     one = agent()
     one.deaf = {wire.SNAPSHOT, wire.ARM}
     server = serving(one)
@@ -232,7 +231,8 @@ def test_a_client_that_has_gone_does_not_keep_its_place_at_a_silent_agent(
         each.hello(one)
         each.send(one, kind)
     backends = server._server._relay._backends
-    until(lambda: len(backends) == 2)
+    until(lambda: [{*each.pending.values()} for each in [*backends.values()]] == [{wire.SNAPSHOT}, {wire.ARM}])
+    monkeypatch.setattr(relay, "_GIVEN_UP_S", 0.3)  # earlier, one might be gone before the other has asked
     until(lambda: len(backends) == 1)
     time.sleep(0.5)
     assert [{*each.pending.values()} for each in backends.values()] == [{wire.ARM}]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import socket
 import sys
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from held_port import held_port
 
 from probe.agent.serve import peers
 from probe.agent.serve.peers import Peers, Unknown, address_towards, open_store, place_of_store
@@ -54,9 +54,8 @@ def test_a_store_of_another_kind_is_said_to_be_one(job: SimpleNamespace) -> None
 
 
 def test_a_store_that_is_gone_is_told_before_torch_waits_for_it(job: SimpleNamespace) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        free = server.getsockname()[1]
-    with pytest.raises(ConnectionRefusedError):  # the job here has no TCPStore that could be made
+    # the job here has no TCPStore that could be made
+    with held_port() as free, pytest.raises(ConnectionRefusedError):
         open_store(("127.0.0.1", free, ""))
 
 
