@@ -51,7 +51,7 @@ def job(start_once: Start, probe: Probe) -> Job:
     return Job(start_once("requested.py"), probe)
 
 
-Answer = tuple[float, float]  # how long the handler took and the request had waited before, by the job's own clock
+Answer = tuple[float, float, float, float]  # how long the handler took and the request had waited: at least, at most
 
 
 def http_get(job: Job) -> list[Answer]:
@@ -90,9 +90,12 @@ def test_percentiles_of_service_and_waiting_are_those_of_the_load_generator(
     assert tracing.returncode == 0, err
     (row,) = csv.DictReader(io.StringIO(out))
     assert int(row["calls"]) == len(answers) == REQUESTS and row["failed"] == "0"
-    took, waited = ([1e3 * each[place] for each in answers] for place in (0, 1))
-    for truth, name, part in ((took, "p50_ms", 50), (took, "p90_ms", 90), (waited, "queued_p50_ms", 50)):
-        assert float(row[name]) == pytest.approx(percentile(truth, part), rel=0.03, abs=0.1), name
+    took, around, waited, inside = ([1e3 * each[place] for each in answers] for place in range(4))
+    for least, most, name, part in (
+        (took, around, "p50_ms", 50), (took, around, "p90_ms", 90), (waited, inside, "queued_p50_ms", 50)
+    ):  # fmt: skip
+        shown, least_ms, most_ms = float(row[name]), percentile(least, part), percentile(most, part)
+        assert least_ms <= shown <= most_ms or shown == pytest.approx(least_ms, rel=0.03, abs=0.1), name
     assert not job.traced()
 
 

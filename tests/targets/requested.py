@@ -1,7 +1,8 @@
 """Two servers, one of threads (http.server) and one of asyncio; and functions to trace: target of tests.
 
-Prints "ready HTTP_PORT ASYNCIO_PORT".  An answer of either says how long its handler took and how long the request had
-waited before, in seconds by its own clock.  Without torch.
+Prints "ready HTTP_PORT ASYNCIO_PORT".  An answer of either says how long its handler took, as seen from inside and from
+outside, and how long the request had waited before, as seen from outside and from inside; in seconds by its own clock.
+Without torch.
 """
 
 import asyncio
@@ -20,38 +21,40 @@ class Request:
 
 
 def serve(request):
-    begun = time.perf_counter()
+    begun, waited = time.perf_counter(), time.time() - request.arrived
     time.sleep(random.uniform(0.004, 0.02))
-    return time.perf_counter() - begun
+    return time.perf_counter() - begun, waited
 
 
 class Handler(BaseHTTPRequestHandler):
     def do_GET(self):
         arrived = time.time()
         time.sleep(random.uniform(0.002, 0.01))
-        waited = time.time() - arrived
-        took = serve(Request(self.path, arrived))
+        waited, begun = time.time() - arrived, time.perf_counter()
+        took, waited_inside = serve(Request(self.path, arrived))
+        around = time.perf_counter() - begun
         self.send_response(200)
         self.end_headers()
-        self.wfile.write(f"{took} {waited}".encode())
+        self.wfile.write(f"{took} {around} {waited} {waited_inside}".encode())
 
     def log_message(self, *_):
         pass
 
 
 async def answer(line, arrived):
-    begun = time.perf_counter()
+    begun, waited = time.perf_counter(), asyncio.get_running_loop().time() - arrived
     await asyncio.sleep(random.uniform(0.004, 0.02))
-    return time.perf_counter() - begun
+    return time.perf_counter() - begun, waited
 
 
 async def connected(reader, writer):
     while line := await reader.readline():
         arrived = asyncio.get_running_loop().time()
         await asyncio.sleep(random.uniform(0.002, 0.01))
-        waited = asyncio.get_running_loop().time() - arrived
-        took = await answer(line, arrived)
-        writer.write(f"{took} {waited}\n".encode())
+        waited, begun = asyncio.get_running_loop().time() - arrived, time.perf_counter()
+        took, waited_inside = await answer(line, arrived)
+        around = time.perf_counter() - begun
+        writer.write(f"{took} {around} {waited} {waited_inside}\n".encode())
     writer.close()
 
 
