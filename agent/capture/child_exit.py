@@ -11,7 +11,7 @@ from contextlib import suppress
 from functools import partial
 
 from ..fork import in_child_for_good
-from ..storage.memfd import c_function
+from ..storage.c_function import c_function
 
 
 def let_children_end() -> None:

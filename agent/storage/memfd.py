@@ -1,13 +1,13 @@
 """Files in memory, also where Python cannot make them: built for an old C library, as conda's and uv's are.
 
-Called by memory.py and by the profiler, whose child_exit.py calls the C library likewise.  Invariant: nothing is left
-to the garbage collector.
+Called by memory.py and by the profiler.  Invariant: nothing is left to the garbage collector.
 """
 
 from __future__ import annotations
 
 import os
-from typing import Any
+
+from .c_function import c_function
 
 _CLOEXEC, _ALLOW_SEALING = 1, 2  # of linux/memfd.h: such a Python lacks these names, too
 _X86_64, _OTHERS = 319, 279  # numbers of the call
@@ -28,11 +28,3 @@ def _by_number(number: int, name: bytes) -> int:
     if made < 0:
         raise_error(kind)  # at once: errno is still that of the call
     return made
-
-
-def c_function(name: str) -> Any:
-    """By its address, for what ctypes.pythonapi gives by name is shared with the job, and refers to itself."""
-    import ctypes
-
-    api = ctypes.pythonapi
-    return api._FuncPtr(ctypes.addressof(ctypes.c_char.in_dll(api, name)))
