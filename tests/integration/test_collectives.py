@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import statistics
+
 import pyarrow as pa
 import pytest
 from listed_source import ListedSource
@@ -186,8 +188,8 @@ def test_a_wait_leaves_a_span_unless_the_operation_itself_waits(ranks):
             longest = [ms for _, ms, _ in found[way]]
             if rank == 0:
                 assert min(longest) > 20 and max(longest) < 500, way
-            else:  # which nobody keeps waiting, though it may stand still itself, not each time
-                assert min(longest) < 20, way
+            else:  # which nobody keeps waiting, though it may stand still itself now and then
+                assert statistics.median(longest) < 20, way
 
 
 def test_the_caller_gets_the_original_work_and_the_original_exception(ranks):

@@ -46,10 +46,9 @@ def both(job: Played, probe: Probe) -> tuple[dict[Any, Seen], dict[Any, Seen]]:
     sent, rows = _sent(entries), [row for row in rows if row["operation_type"] in ("send", "recv")]
     sent = [each for each in sent if rows and each["time_created_ns"] > rows[0]["ns"] - NEAR_NS]
     first = _first(sent, rows)
-    following = [each["ns"] for each in rows[first + 1 : first + len(sent) + 1]]
-    for at, (entry, row, next_ns) in enumerate(zip_longest(sent, rows[first : first + len(sent)], following)):
-        told["sent", at] = _of_entry(entry)
-        ours["sent", at] = _of_row(row) if row is not None and _is_same(entry, row["ns"], next_ns) else None
+    for at, (entry, row) in enumerate(zip_longest(sent, rows[first : first + len(sent)])):  # rows are the later ones
+        is_near = row is not None and abs(entry["time_created_ns"] - row["ns"]) < NEAR_NS
+        told["sent", at], ours["sent", at] = _of_entry(entry), _of_row(row) if is_near else None
         known.add(("sent", at))
     return {key: told[key] for key in known}, {key: ours[key] for key in known}
 
@@ -64,12 +63,6 @@ def _first(sent: list[dict[str, Any]], rows: list[dict[str, Any]]) -> int:
     starts = range(max(0, near - 4), min(near + 4, len(rows) - len(sent)) + 1)
     apart = {at: sum(abs(rows[at + i]["ns"] - times[i]) for i in range(len(times))) for at in starts}
     return min(apart, key=apart.__getitem__, default=0)
-
-
-def _is_same(entry: dict[str, Any], row_ns: int, next_ns: int | None) -> bool:
-    """Whether the recorder made its entry between this row and the next, however long that took."""
-    made_ns = entry["time_created_ns"]
-    return row_ns - NEAR_NS < made_ns < (made_ns + 1 if next_ns is None else next_ns + NEAR_NS)
 
 
 def _sent(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
