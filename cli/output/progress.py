@@ -8,12 +8,14 @@ from __future__ import annotations
 import shutil
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from .printable import can_redraw, unescaped
 
 _BAR = 30  # characters at most
+_REDRAW_S = 0.1
 _BARS, _PLAIN_BARS = ("━", "─"), ("#", "-")
 
 
@@ -24,7 +26,7 @@ def progress(seconds: float) -> Iterator[None]:
         yield
         return
     over = threading.Event()
-    drawing = threading.Thread(target=_draw, args=(seconds, over), daemon=True)
+    drawing = threading.Thread(target=_draw, args=(seconds, time.monotonic(), over), daemon=True)
     drawing.start()
     try:
         yield
@@ -53,11 +55,13 @@ def _can_show(text: str, encoding: str) -> bool:
     return True
 
 
-def _draw(seconds: float, over: threading.Event) -> None:
-    terminal = unescaped(sys.stderr)
-    for tenth in range(int(seconds * 10) + 1):
-        columns = shutil.get_terminal_size().columns
-        terminal.write(f"\r{bar(tenth / 10, seconds, columns, terminal.encoding)}\033[K")
+def _draw(seconds: float, begun: float, over: threading.Event) -> None:
+    """By the clock, and once more when it is over: so it is true on a busy machine, too."""
+    terminal, is_over = unescaped(sys.stderr), False
+    while True:
+        done, columns = min(seconds, time.monotonic() - begun), shutil.get_terminal_size().columns
+        terminal.write(f"\r{bar(done, seconds, columns, terminal.encoding)}\033[K")
         terminal.flush()
-        if over.wait(0.1):
+        if is_over:
             return
+        is_over = over.wait(_REDRAW_S)

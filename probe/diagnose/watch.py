@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Generator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol
 
 from ..errors import Interrupted, ProbeError
@@ -53,6 +53,7 @@ class Job(Tables, Protocol):
 
 
 Progress = Callable[[float], AbstractContextManager[object]]
+NO_PROGRESS: Progress = lambda seconds: nullcontext()  # noqa: E731
 
 
 def watch(job: Job, seconds: float | None, progress: Progress) -> Generator[Watched]:
@@ -60,34 +61,37 @@ def watch(job: Job, seconds: float | None, progress: Progress) -> Generator[Watc
     first look, too, if that has steps enough, and after some seconds more.  Who has found a cause need not go on.
     Nothing where no whole step comes, for that tells how long steps take.
 
-    progress: entered for the time of the wait and of the watch, with their seconds.  Raises SilentError, Interrupted.
+    progress: entered for the time of the wait and for that of the watch, with their seconds; once for both if they are
+    given.  Raises SilentError, Interrupted.
     """
-    begun = time.monotonic()
-    never_s = NEVER_S if seconds is None else math.inf
-    last, step_s, steps = _first_whole(job, FIRST_S if seconds is None else seconds, never_s, progress)
-    if step_s is None:
-        return
-    skipped = max(0, _FIRST - steps)
-    first, whole = last + 1 + skipped, seconds or min(MOST_S, max(SECONDS, (_STEPS + skipped) * step_s))
-    begun = time.monotonic() if seconds is None else begun  # who says for how long says it of all
-    _sample(job, int(whole / step_s))
-    read = Reader(job, min(_MOST_READ_S, max(_READ_S, _READ_STEPS * step_s)))
-    kept, why_nots = dict[Any, Any](), list[str]()
+    with NO_PROGRESS(0) if seconds is None else progress(seconds):
+        begun = time.monotonic()
+        of_parts = progress if seconds is None else NO_PROGRESS
+        never_s = NEVER_S if seconds is None else math.inf
+        last, step_s, steps = _first_whole(job, FIRST_S if seconds is None else seconds, never_s, of_parts)
+        if step_s is None:
+            return
+        skipped = max(0, _FIRST - steps)
+        first, whole = last + 1 + skipped, seconds or min(MOST_S, max(SECONDS, (_STEPS + skipped) * step_s))
+        begun = time.monotonic() if seconds is None else begun  # who says for how long says it of all
+        _sample(job, int(whole / step_s))
+        read = Reader(job, min(_MOST_READ_S, max(_READ_S, _READ_STEPS * step_s)))
+        kept, why_nots = dict[Any, Any](), list[str]()
 
-    def watched(is_whole: bool) -> Watched:
-        took_s = time.monotonic() - begun
-        why_not = min(why_nots, key=bool, default="")  # rows of one profile are there, whatever became of the next
-        return Watched(
-            job, first, _seen(job)[0], took_s, why_not_profiled=why_not, read=read, elsewhere=read.elsewhere,
-            is_whole=is_whole, kept=kept,
-        )  # fmt: skip
+        def watched(is_whole: bool) -> Watched:
+            took_s = time.monotonic() - begun
+            why_not = min(why_nots, key=bool, default="")  # rows of one profile are there, whatever became of the next
+            return Watched(
+                job, first, _seen(job)[0], took_s, why_not_profiled=why_not, read=read, elsewhere=read.elsewhere,
+                is_whole=is_whole, kept=kept,
+            )  # fmt: skip
 
-    with progress(whole):
-        if seconds is None and 2 * _STEPS * step_s <= FIRST_LOOK_S:
-            why_nots.append(_profile(job, FIRST_LOOK_S))
-            yield watched(is_whole=False)
-        if (left := begun + whole - time.monotonic()) > 0:  # judging the first look may have taken longer
-            why_nots.append(_profile(job, left))
+        with of_parts(whole):
+            if seconds is None and 2 * _STEPS * step_s <= FIRST_LOOK_S:
+                why_nots.append(_profile(job, FIRST_LOOK_S))
+                yield watched(is_whole=False)
+            if (left := begun + whole - time.monotonic()) > 0:  # judging the first look may have taken longer
+                why_nots.append(_profile(job, left))
     yield watched(is_whole=True)
     if seconds is None:
         with progress(_MORE_S):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
-from contextlib import closing, nullcontext
+from contextlib import closing
 from dataclasses import replace
 
 from ..errors import Interrupted, ProbeError
@@ -19,7 +19,7 @@ from .rule import Finding, Rule, Severity
 from .rules import ON_TABLES
 from .stepless import with_profile
 from .unknown import why_unknown
-from .watch import Job, Progress, watch
+from .watch import NO_PROGRESS, Job, Progress, watch
 from .watched import Watched
 
 WARNING, CRITICAL = 0.1, 0.3  # of the step
@@ -28,10 +28,9 @@ _PLAIN, _BEYOND_DOUBT = 0.5, 0.99
 _SEVERITIES: Sequence[Severity] = ("none", "hint", "warning", "critical")
 _STATES = ("compiling", "idle", "ended")  # verdicts of two looks that need no longer one,
 _MAY_PASS, _PASSES_S = ("compiling", "unknown"), 6.0  # unless they are over in a moment: the job has just started
-_NOTHING: Progress = lambda seconds: nullcontext()  # noqa: E731
 
 
-def why(job: Job, seconds: float | None = None, progress: Progress = _NOTHING) -> Diagnosis:
+def why(job: Job, seconds: float | None = None, progress: Progress = NO_PROGRESS) -> Diagnosis:
     """Look at the job twice; if it is not stuck, watch it and apply the rules on tables."""
     report, begun = job.hang(), time.monotonic()
     while report.code in _MAY_PASS and time.monotonic() - begun < _PASSES_S:

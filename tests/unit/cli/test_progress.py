@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -39,6 +41,18 @@ def test_a_terminal_that_cannot_redraw_gets_a_line(
     with progress(20):
         pass
     assert (capfd.readouterr().err == "Watching for at most 20 s.\n") is (term == "dumb")
+
+
+def test_a_bar_ends_at_the_time_that_has_passed(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "80")
+    with progress(0.55):
+        time.sleep(0.55)
+    (*_, last, end) = capfd.readouterr().err.split("\r")
+    assert last == bar(0.55, 0.55, 80, sys.stderr.encoding) + "\033[K" and end == "\033[K"
 
 
 @pytest.mark.parametrize("term", ["xterm", "dumb"])

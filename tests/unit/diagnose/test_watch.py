@@ -41,15 +41,16 @@ class Clock:
 
 
 class Watchable(Planted):
-    """A job whose steps are over as time passes: so many ms of each phase."""
+    """A job whose steps are over as time passes: so many ms of each phase.  It has stepped for some seconds before."""
 
-    def __init__(self, clock: Clock, **phases: float) -> None:
+    def __init__(self, clock: Clock, *, stepped_s: float = 10.0, **phases: float) -> None:
         super().__init__()
         self._clock, self._phases, self._last = clock, phases, 0
         self.unreached: list[Any] = []
         self.settings: list[dict[str, Any]] = []
         self.profiled: list[float] = []
-        self._step_for(10.0)
+        if stepped_s:
+            self._step_for(stepped_s)
 
     def _step_for(self, seconds: float) -> None:
         count = int(seconds * 1000 / sum(self._phases.values()))
@@ -151,17 +152,27 @@ def test_who_says_for_how_long_has_it_watched_for_so_long(clock: Clock) -> None:
     assert why(job, 12.0).seconds == 12 and job.profiled == [12.0]
 
 
-def test_the_progress_is_of_the_whole_watch_and_ends_with_it(clock: Clock) -> None:
-    bars: list[str] = []
+@pytest.mark.parametrize(
+    ("seconds", "stepped_s", "bars"),
+    [
+        (None, 10.0, ["of 25 s", "over after 25 s"]),
+        (None, 0.0, ["of 120 s", "over after 10 s", "of 25 s", "over after 35 s"]),
+        (12.0, 0.0, ["of 12 s", "over after 12 s"]),
+    ],
+)
+def test_the_progress_is_of_the_whole_watch_and_ends_with_it(
+    clock: Clock, seconds: float | None, stepped_s: float, bars: list[str]
+) -> None:
+    shown: list[str] = []
 
     @contextmanager
     def progress(seconds: float) -> Iterator[None]:
-        bars.append(f"of {seconds:.0f} s")
+        shown.append(f"of {seconds:.0f} s")
         yield
-        bars.append(f"over after {clock.now:.0f} s")
+        shown.append(f"over after {clock.now:.0f} s")
 
-    why(Watchable(clock, data=40, forward=30, backward=30), None, progress)
-    assert bars == ["of 25 s", "over after 25 s"]
+    why(Watchable(clock, stepped_s=stepped_s, data=40, forward=30, backward=30), seconds, progress)
+    assert shown == bars
 
 
 def test_its_steps_are_sampled_for_as_long_as_it_may_watch(clock: Clock) -> None:
