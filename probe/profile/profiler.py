@@ -76,16 +76,18 @@ class Profiler:
         """Figures about the profile.  Raises ProbeError."""
         period, began = 1 / self._order["rate"], time.perf_counter()
         every = _DEPOSIT_OF_STEPS_S if self._order["steps"] else _DEPOSIT_S
-        due, before_ns = began, time.perf_counter_ns() - round(1e9 * period)
-        fresh, deposit = began + _REFRESH_S, began + every
-        self.told["start_ns"] = time.perf_counter_ns()
-        while not self._is_over(time.perf_counter() - began):
+        fresh, deposit, due = began + _REFRESH_S, began + every, began
+        before_ns = self.told["start_ns"] = time.perf_counter_ns()
+        while True:
+            is_over = self._is_over(time.perf_counter() - began)
             now, now_ns = time.perf_counter(), time.perf_counter_ns()
             try:
                 self._look(now_ns, now_ns - before_ns)
             except OSError:
                 break  # the rank has ended
             before_ns = now_ns
+            if is_over:
+                break
             if now > fresh:
                 self._sampler.refresh()
                 fresh = now + _REFRESH_S
@@ -97,7 +99,7 @@ class Profiler:
             due = max(due + period, after)
             # at random moments around the grid: the job may beat in time with it
             time.sleep(max(0.0, due + random.uniform(-0.5, 0.5) * period - time.perf_counter()))
-        self.told["end_ns"] = time.perf_counter_ns()
+        self.told["end_ns"] = before_ns  # of the last look: the weights add up to the time
         self._deposit()
         return self.told
 

@@ -92,6 +92,13 @@ def test_shares_are_those_that_the_job_measured_and_every_thread_is_there(job: J
     assert float(shown["spin"]["total_s"]) > float(shown["spin"]["self_s"]) > 0.1
 
 
+def test_the_samples_of_a_thread_add_up_to_the_time(job: Job) -> None:
+    with library.connect(str(job.pid)) as connection:
+        (taken,) = connection.profile(1.2, rate=2)
+    (found,) = job.rows("SELECT SUM(seconds) AS seconds FROM python.profile WHERE is_main")
+    assert 1.2 < float(found["seconds"]) == pytest.approx((taken.end_ns - taken.start_ns) / 1e9)
+
+
 PHASES = """SELECT (SELECT SUM(seconds) FILTER (WHERE phase = 'other') / SUM(seconds) FROM python.profile
 WHERE phase IS NOT NULL) AS seen, (SELECT SUM(other_duration) / SUM(duration) FROM python.step_trace
 SEMI JOIN (FROM python.profile WHERE phase IS NOT NULL) USING (step) WHERE sampled) AS measured,

@@ -17,8 +17,9 @@ from hangs import Job, started
 from recorder import begun
 from until import until
 
+from probe.record import manifest
 from probe.record.archive import Archive
-from target import Probe, Start, Target
+from target import PROBE, Probe, Start, Target
 
 pytest.importorskip("torch")
 
@@ -185,14 +186,21 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 def test_run_records_beside_the_job_until_it_ends_and_why_knows_what_the_job_was(probe: Probe, tmp_path: Path) -> None:
     script = tmp_path / "short.py"
     script.write_text(
-        "import time, torch\nmodel = torch.nn.Sequential(*(torch.nn.Linear(4, 4) for _ in range(100)))\n"
-        "adam = torch.optim.Adam(model.parameters())\nend = time.monotonic() + 8\n"
-        "while time.monotonic() < end:\n    model(torch.randn(2, 4)).sum().backward(); adam.step(); adam.zero_grad()\n"
+        "import os, torch\nos.chdir(os.path.dirname(__file__))\n"
+        "model = torch.nn.Sequential(*(torch.nn.Linear(4, 4) for _ in range(100)))\n"
+        "adam = torch.optim.Adam(model.parameters())\n"
+        "while not os.path.exists('enough'):\n"
+        "    model(torch.randn(2, 4)).sum().backward(); adam.step(); adam.zero_grad()\n"
     )
     runs = tmp_path / "runs"
-    probe("run", "--record", runs, "--name", "night", "--", sys.executable, script, timeout=120)
+    run = subprocess.Popen([PROBE, "run", "--record", runs, "--name", "night", "--", sys.executable, script])
+    try:
+        until(lambda: manifest.asked(manifest.read(runs / "job=night"), "values"), 60)
+        until(lambda: steps(probe, runs)["n"] > 50, 60)
+    finally:
+        (tmp_path / "enough").touch()
+    assert run.wait(60) == 0
     assert "ended" in probe(runs, "query", "SELECT event FROM probe.events").stdout  # all is there once run returns
-    assert steps(probe, runs)["n"] > 50
     told = probe(runs / "job=night", "why").stdout
     assert "Unfused optimizer: adam (Adam)" in told and "probe $ENDPOINT eval" in told and "since-change" not in told
     (runs / "job=night" / "job.json").unlink()

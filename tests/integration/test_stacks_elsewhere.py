@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -103,11 +104,20 @@ def job(jobs: Callable[[], AbstractContextManager[Job]]) -> Iterator[Job]:
         yield made
 
 
+def links(pid: int) -> list[str]:
+    """What its descriptors stand for."""
+    found = []
+    for number in os.listdir(f"/proc/{pid}/fd"):
+        with contextlib.suppress(FileNotFoundError):  # closed since it was listed
+            found.append(os.readlink(f"/proc/{pid}/fd/{number}"))
+    return found
+
+
 def network_sockets(pid: int) -> set[str]:
     """The inodes of its sockets that a network could reach."""
     held = set()
-    for number in os.listdir(f"/proc/{pid}/fd"):
-        match = re.fullmatch(r"socket:\[(\d+)\]", os.readlink(f"/proc/{pid}/fd/{number}"))
+    for link in links(pid):
+        match = re.fullmatch(r"socket:\[(\d+)\]", link)
         held |= {match[1]} if match else set()
     reachable = set()
     for kind in ("tcp", "tcp6", "udp", "udp6", "raw"):
@@ -120,8 +130,7 @@ def listening(pid: int) -> int:
     """How many of its sockets are at a path, as those of servers are."""
     lines = Path(f"/proc/{pid}/net/unix").read_text().splitlines()[1:]
     named = {line.split()[6] for line in lines if len(line.split()) > 7}
-    links = [os.readlink(f"/proc/{pid}/fd/{number}") for number in os.listdir(f"/proc/{pid}/fd")]
-    return sum(link.removeprefix("socket:[").rstrip("]") in named for link in links)
+    return sum(link.removeprefix("socket:[").rstrip("]") in named for link in links(pid))
 
 
 def test_a_reader_gets_the_stacks_by_a_process_that_has_no_port(job: Job) -> None:

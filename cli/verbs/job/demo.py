@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import importlib.util
+import math
 import os
 import signal
 import subprocess
@@ -36,7 +37,7 @@ RANKS = 2
 START_S = 120.0  # torch alone takes seconds to import, more on a busy machine
 END_S = 10.0
 STEPS = 20  # the demo's averages are over at least so many steps
-WATCH_S, STEPS_AFTER = 6, 150
+WATCH_S, WATCH_STEPS, STEPS_AFTER = 6, 60, 150  # it watches until it has both
 PR_SET_PDEATHSIG = 1  # prctl(2)
 LIBC = ctypes.CDLL(None)  # loaded here: between fork and exec nothing may be imported
 
@@ -97,8 +98,10 @@ def show_all(pid: str) -> None:
 
 def show_why(connection: Connection, pid: str) -> None:
     """Find out why the job is slow, do what is proposed, and show what that has brought."""
-    click.echo(f"\n# Why is it slow?\n$ probe {pid} why --seconds {WATCH_S}")
-    diagnosis = connection.why(WATCH_S)
+    (row,) = connection.query("SELECT MEDIAN(duration) AS step_s FROM python.step_trace")
+    watch_s = max(WATCH_S, math.ceil(WATCH_STEPS * row["step_s"]))
+    click.echo(f"\n# Why is it slow?\n$ probe {pid} why --seconds {watch_s}")
+    diagnosis = connection.why(watch_s)
     show_parts(diagnosis.parts())
     remedy = diagnosis.findings[0].finding.remedy if diagnosis.causes else ""
     if f"probe {connection.endpoint} eval " not in remedy:
