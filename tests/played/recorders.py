@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from itertools import zip_longest
+from statistics import median
 from typing import Any, NamedTuple
 
 from played import Played
@@ -30,9 +31,10 @@ class Seen(NamedTuple):
     peer: int | None = None
 
 
-def both(job: Played, probe: Probe) -> tuple[dict[Any, Seen], dict[Any, Seen]]:
+def both(job: Played, probe: Probe) -> tuple[dict[Any, Any], dict[Any, Any]]:
     """The operations of rank 0 that both know, as torch's recorder and as the table has them: collectives by group and
-    number, sends and receives, which have no number in common, in their order."""
+    number, sends and receives, which have no number in common, in their order, and whether most are as near as they
+    should be."""
     pid = job.target.pid
     entries = list(map(json.loads, probe(pid, "eval", "--rank", "0", DUMP).stdout.splitlines()))
     rows = json.loads(probe(pid, "query", "--open", "--format", "json", ROWS).stdout)
@@ -46,11 +48,22 @@ def both(job: Played, probe: Probe) -> tuple[dict[Any, Seen], dict[Any, Seen]]:
     sent, rows = _sent(entries), [row for row in rows if row["operation_type"] in ("send", "recv")]
     sent = [each for each in sent if rows and each["time_created_ns"] > rows[0]["ns"] - NEAR_NS]
     first = _first(sent, rows)
-    for at, (entry, row) in enumerate(zip_longest(sent, rows[first : first + len(sent)])):  # rows are the later ones
-        is_near = row is not None and abs(entry["time_created_ns"] - row["ns"]) < NEAR_NS
-        told["sent", at], ours["sent", at] = _of_entry(entry), _of_row(row) if is_near else None
+    following = [each["ns"] for each in rows[first + 1 : first + len(sent) + 1]]
+    for at, (entry, row, next_ns) in enumerate(zip_longest(sent, rows[first : first + len(sent)], following)):
+        told["sent", at] = _of_entry(entry)
+        ours["sent", at] = _of_row(row) if row is not None and _is_in_order(entry, row["ns"], next_ns) else None
         known.add(("sent", at))
+    if pairs := list(zip(sent, rows[first:], strict=False)):
+        told["sent", "near"] = True
+        ours["sent", "near"] = median(abs(each["time_created_ns"] - row["ns"]) for each, row in pairs) < NEAR_NS
+        known.add(("sent", "near"))
     return {key: told[key] for key in known}, {key: ours[key] for key in known}
+
+
+def _is_in_order(entry: dict[str, Any], row_ns: int, next_ns: int | None) -> bool:
+    """Whether the recorder made its entry between this row and the next: its thread may have lost its core between."""
+    made_ns = entry["time_created_ns"]
+    return row_ns - NEAR_NS < made_ns < (made_ns + 1 if next_ns is None else next_ns + NEAR_NS)
 
 
 def _first(sent: list[dict[str, Any]], rows: list[dict[str, Any]]) -> int:

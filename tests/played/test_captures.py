@@ -76,9 +76,10 @@ def test_kernels_belong_to_the_operator_module_and_stream_that_they_were_launche
     over, file = tmp_path / "over", tmp_path / "trace"
     job = play("training.py", "ddp", "6", "--until", str(over), ranks=2)
     probe("attach", job.target.pid)
-    probe(job.target.pid, "capture", "--steps", "2")
+    told = probe(job.target.pid, "capture", "--steps", "2").stderr
     found = rows(job, probe, KERNELS)
-    assert all(row["joins"] and row["steps"] == 2 and row["queued"] >= 0 for row in found), found
+    wrong = [row for row in found if not (row["joins"] and row["steps"] == 2 and row["queued"] >= 0)]
+    assert not wrong, f"{told}\n{wrong}"
     products = {(row["operator"], row["module"]): row["n"] for row in found if row["kernel"] == "played_gemm"}
     layers = ("0", "2", "4", "6")
     backwards = {("aten::mm", layer): 4 for layer in layers} | {("aten::mm", "0"): 2}  # the input needs no gradient
