@@ -18,12 +18,10 @@ PAGE = Path(__file__).parents[2] / "docs/day_in_the_life.md"
 CUT = re.compile(
     "…|^Differs.*", re.MULTILINE
 )  # what the page leaves out; on a busy machine a part may differ by chance
-# What differs from run to run: a slow first step, any number, an interval in brackets, a plural, the columns of a
-# table, where it lies
+# What differs from run to run: any number, an interval in brackets, a plural, the columns of a table, where it lies
 VARIES = (
-    (r"\x1b\[[\d;]*m", ""), (r" \(\d+ left out to settle\)", ""), (r"\([^()]*\d[^()]*\)", "(#)"),
-    (r"\d[\d,.]*\d|\d", "#"), (r"/\S*/runs/job=", "runs/job="), (r"\b(worker|row)s\b", r"\1"), (r"-{2,}", "-"),
-    (r"\s+", " "),
+    (r"\x1b\[[\d;]*m", ""), (r"\([^()]*\d[^()]*\)", "(#)"), (r"\d[\d,.]*\d|\d", "#"), (r"/\S*/runs/job=", "runs/job="),
+    (r"\b(worker|row)s\b", r"\1"), (r"-{2,}", "-"), (r"\s+", " "),
 )  # fmt: skip
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,7 +11,6 @@ from until import states, until
 
 import probe as probe_api
 from probe.diagnose.hang.looks import gather
-from probe.diagnose.hang.snippet_time import SnippetTime
 from target import Probe, Start, Target
 
 pytestmark = pytest.mark.alone  # it looks at the clock
@@ -91,10 +89,8 @@ def test_a_rank_that_has_not_sent_is_reported(jobs: dict[str, Job]) -> None:
 
 def test_pauses_for_snippets_do_not_make_the_job_a_slow_one(jobs: dict[str, Job]) -> None:
     with probe_api.connect(str(jobs["no_send"].pid)) as connection:
-        evidence = gather(connection._client, connection.endpoint, 1.0, 0.1)
-    usual_s, with_pauses_s = evidence.usual_quiet_s, replace(evidence, snippets=SnippetTime()).usual_quiet_s
-    assert usual_s is not None and with_pauses_s is not None and with_pauses_s >= PAUSE_S
-    assert with_pauses_s - usual_s > 0.4 * PAUSE_S
+        usual_s = gather(connection._client, connection.endpoint, 1.0, 0.1).usual_quiet_s
+    assert usual_s is not None and usual_s < 0.6 * PAUSE_S
 
 
 def test_without_torchs_recorder_a_mismatch_is_found_in_the_rows(jobs: dict[str, Job]) -> None:

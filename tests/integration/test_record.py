@@ -201,6 +201,7 @@ def test_run_records_beside_the_job_until_it_ends_and_why_knows_what_the_job_was
         (tmp_path / "enough").touch()
     assert run.wait(60) == 0
     assert "ended" in probe(runs, "query", "SELECT event FROM probe.events").stdout  # all is there once run returns
+    assert steps(probe, runs)["n"] > 50
     told = probe(runs / "job=night", "why").stdout
     assert "Unfused optimizer: adam (Adam)" in told and "probe $ENDPOINT eval" in told and "since-change" not in told
     (runs / "job=night" / "job.json").unlink()

@@ -48,9 +48,9 @@ def call(pid: int, function: str, *arguments: int, seconds: float) -> dict:
 
 def test_a_call_that_waits_for_a_lock_is_rolled_back(start: Start):
     target = start("waiting.py", "nanosleep")
-    told = in_child(lambda: call(target.pid, "pthread_mutex_lock", 0, seconds=30))
+    told = in_child(lambda: call(target.pid, "pthread_mutex_lock", 0, seconds=0.2))
     assert told["outcome"] == "returned"  # the mutex was free: 0 bytes
-    told = in_child(lambda: call(target.pid, "sem_wait", 0, seconds=1))
+    told = in_child(lambda: call(target.pid, "sem_wait", 0, seconds=0.2))
     assert "rolled back" in told["outcome"]
     target.wait_for("slept", times=target.output.count("slept") + 2)
 
@@ -62,14 +62,14 @@ def test_a_call_that_is_still_working_is_left_to_end_by_itself(start: Start):
     assert told["stood"] < 3.0
     assert stat(target.pid)[0] == "S"  # not spinning yet
     until(lambda: stat(target.pid)[0] == "R")
-    assert in_child(lambda: call(target.pid, "getpid", seconds=30))["outcome"] == "returned"
+    assert in_child(lambda: call(target.pid, "getpid", seconds=0.5))["outcome"] == "returned"
     assert target.alive
 
 
 @pytest.mark.parametrize("address", [1])
 def test_a_call_that_faults_is_rolled_back(start: Start, address):
     target = start("waiting.py", "nanosleep")
-    told = in_child(lambda: call(target.pid, "strlen", address, seconds=30))
+    told = in_child(lambda: call(target.pid, "strlen", address, seconds=0.5))
     assert "signal 11" in told["outcome"] and "rolled back" in told["outcome"]
     target.wait_for("slept", times=target.output.count("slept") + 2)
     assert "broken" not in target.output.splitlines()[-1]

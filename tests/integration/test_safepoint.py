@@ -23,7 +23,7 @@ from probe.host.memory_maps import read_mappings
 from target import Start
 
 
-def search(pid: int, seconds: float = 1.0, **change) -> dict:
+def search(pid: int, seconds: float = 0.3, **change) -> dict:
     """Who is found, or why nobody is."""
     target = dataclasses.replace(examine(pid), **change)
     began = time.monotonic()
@@ -38,7 +38,7 @@ def search(pid: int, seconds: float = 1.0, **change) -> dict:
 def test_a_thread_whose_descriptor_bears_another_id_is_refused(start: Start):
     target = start("waiting.py", "sleep")
     until(lambda: states(target.pid) == "S")  # no longer in libc, as after what it has printed
-    assert in_child(lambda: search(target.pid, seconds=30))["tid"] == target.pid
+    assert in_child(lambda: search(target.pid))["tid"] == target.pid
     told = in_child(lambda: search(target.pid, thread_id_offset=examine(target.pid).thread_id_offset + 16))
     assert told["code"] == "no-safe-point"
     assert "not one of libpthread's" in told["message"]
