@@ -64,7 +64,7 @@ def watch(job: Job, seconds: float | None, progress: Progress) -> Generator[Watc
     progress: entered for the time of the wait and for that of the watch, with their seconds; once for both if they are
     given.  Raises SilentError, Interrupted.
     """
-    with NO_PROGRESS(0) if seconds is None else progress(seconds):
+    with nullcontext() if seconds is None else progress(seconds):
         begun = time.monotonic()
         of_parts = progress if seconds is None else NO_PROGRESS
         never_s = NEVER_S if seconds is None else math.inf
