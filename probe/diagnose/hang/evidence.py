@@ -8,12 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import pairwise
 
 from ...snapshot.flight_recorder import Entry, Pending, pending
 from ...snapshot.stacks import Thread, training_thread
 from ...text import short
-from .snippet_time import SnippetTime
+from .pauses import Pauses
 
 BUSY = 0.25  # share of a core from which a thread counts as computing
 _MAY_COMPUTE = 0.015  # share of a core from which one that sleeps in between may compute,
@@ -127,7 +126,7 @@ class Evidence:
     look_s: float  # between the two looks
     pairs: Sequence[Pending] = ()  # operations between two ranks
     machines: Sequence[str] = ()  # the load of hosts and devices, in lines
-    snippets: SnippetTime = field(default_factory=SnippetTime)
+    pauses: Pauses = field(default_factory=Pauses)
 
     @cached_property
     def waits(self) -> list[Pending]:
@@ -190,11 +189,10 @@ class Evidence:
 
     @property
     def usual_quiet_s(self) -> float | None:
-        """The longest usual time between two steps, or two collectives of a rank without the snippets in between."""
+        """The longest usual time between two steps, or two collectives of a rank without probe's pauses in between."""
         known = [each.usual_step_s for each in self.ranks if each.usual_step_s is not None]
         for each in self.ranks:
-            issued = [entry.created_ns for entry in each.entries]
-            gaps = sorted(end - begin - self.snippets.between(begin, end) for begin, end in pairwise(issued))
+            gaps = sorted(self.pauses.gaps([entry.created_ns for entry in each.entries]))
             if len(gaps) >= _LEAST_GAPS:
                 known.append(gaps[-2] / 1e9)  # the longest may be the start
         return max(known) if known else None

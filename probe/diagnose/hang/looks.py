@@ -37,8 +37,8 @@ from ...tables.host.process_trace import TABLE as PROCESS
 from ...text import grouped, title
 from .evidence import Evidence, RankEvidence
 from .in_flight import issued_of, pairs_of
+from .pauses import Pauses, pauses_of
 from .processor_time import simplest_poll_s, work
-from .snippet_time import SnippetTime, snippet_time
 
 _MORE = 2  # times as much patience with a rank that has not answered
 _STACKS_S = 0.05  # for those of one rank, which a process on its host reads, one after the other
@@ -64,7 +64,7 @@ class _Issued:
     groups: dict[str, Sequence[int]] = field(default_factory=dict)
     pairs: Sequence[Pending] = ()
     machines: Sequence[str] = ()
-    snippets: SnippetTime = field(default_factory=SnippetTime)
+    pauses: Pauses = field(default_factory=Pauses)
 
 
 def gather(client: Client, endpoint: str, patience: float, look_s: float) -> Evidence:
@@ -94,7 +94,7 @@ def gather(client: Client, endpoint: str, patience: float, look_s: float) -> Evi
     client.forgive()
     return Evidence(
         endpoint, ranks, _absent(endpoint, ranks), issued.groups, time.time_ns(), second.asked_at - first.asked_at,
-        issued.pairs, issued.machines, issued.snippets,
+        issued.pairs, issued.machines, issued.pauses,
     )  # fmt: skip
 
 
@@ -135,7 +135,7 @@ def _issued(client: Client, links: Sequence[AgentLink], patience: float) -> _Iss
         found.groups.update({name: members for name, members in answer["groups"].items() if members})
     with contextlib.suppress(SilentError):
         job = Snapshot([WireSource(client, patience, newest=wire.ROWS_A_MESSAGE)], open_steps=True)
-        found.pairs, found.machines, found.snippets = pairs_of(job), machines_told(job), snippet_time(job)
+        found.pairs, found.machines, found.pauses = pairs_of(job), machines_told(job), pauses_of(job)
         untold = not any(found.entries.values())
         told_of = (each for entries in found.entries.values() for each in entries)
         on_device = any(not each.ended and each.backend == _NCCL for each in told_of)

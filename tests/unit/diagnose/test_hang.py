@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from probe.diagnose.hang.evidence import Evidence, RankEvidence
+from probe.diagnose.hang.pauses import Pauses
 from probe.diagnose.hang.report import does, plural
-from probe.diagnose.hang.snippet_time import SnippetTime
 from probe.diagnose.verdict import judge
 from probe.snapshot.flight_recorder import Entry, Pending
 from probe.snapshot.stacks import Frame, Thread
@@ -390,7 +390,7 @@ def test_the_usual_pace_comes_from_torchs_recorder_after_a_late_attach() -> None
     assert not verdict(rank(0, entries=slow, **late), rank(1, entries=slow[:-1], **late)).hung
 
 
-def test_what_snippets_held_up_is_not_the_usual_pace() -> None:
+def test_what_snippets_and_attaches_held_up_is_not_the_usual_pace() -> None:
     at = [NOW - 10_000_000_000 - n * STEP - n // 10 * 4_000_000_000 for n in reversed(range(30))]
     late = {"step_age_s": None, "usual_step_s": None}
     entries = [Entry("0", n, "all_reduce", "", "", ns, n < 29) for n, ns in enumerate(at)]
@@ -399,8 +399,11 @@ def test_what_snippets_held_up_is_not_the_usual_pace() -> None:
     )
     assert evidence.usual_quiet_s == 4.05 and not judge(evidence).hung
     held = [(at[n] - 4_010_000_000, at[n] - 10_000_000) for n in (10, 20)]
-    evidence = replace(evidence, snippets=SnippetTime(held))
+    evidence = replace(evidence, pauses=Pauses(held))
     assert evidence.usual_quiet_s == 0.05 and judge(evidence).code == "waiting"
+    for before_ns, usual_s in ((10_000_000, 0.05), (4_040_000_000, 0.05), (-10_000_000, 4.05)):
+        attaches = [at[n] - before_ns for n in (20, 10)]
+        assert replace(evidence, pauses=Pauses(attaches=attaches)).usual_quiet_s == usual_s
 
 
 moments = st.integers(0, 60)
@@ -410,7 +413,8 @@ moments = st.integers(0, 60)
 def test_snippet_time_counts_each_moment_once(intervals: list[tuple[int, int]], one: int, other: int) -> None:
     begin, end = sorted((one, other))
     ran = {moment for first, last in intervals for moment in range(first, last)}
-    assert SnippetTime(map(tuple, intervals)).between(begin, end) == len(ran & set(range(begin, end)))
+    gap = end - begin - len(ran & set(range(begin, end)))
+    assert Pauses(map(tuple, intervals)).gaps([begin, end]) == [gap]
 
 
 def test_a_long_step_that_records_rows_is_slow_and_not_hung() -> None:
