@@ -198,7 +198,7 @@ def test_a_server_that_stalls_does_not_make_a_job_look_hung(job: Target) -> None
     with connect(str(job.pid), timeout=1.0) as connection:
         stop(server)
         try:
-            report = connection.hang()
+            report = connection.hang(look_s=0.3)  # while the attach is young
         finally:
             os.kill(server, signal.SIGCONT)
     assert (report.code, report.hung) == ("unknown", False) and "is blocked in <module>" in report.verdict, report

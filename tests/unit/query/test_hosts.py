@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -264,6 +265,9 @@ def test_a_host_that_takes_longer_than_its_rows_need(job: Connection, monkeypatc
     monkeypatch.setattr(hosts, "_PATIENCE_S", 0.0)
     monkeypatch.setattr(hosts, "_WANTED_S", 0.0)
     monkeypatch.setattr(hosts, "_SLOWEST", 1e12)
+    take, wait, given_up = Answers.take, hosts.Hosts._wait, threading.Event()
+    monkeypatch.setattr(Answers, "take", lambda *of: given_up.wait(10.0) and take(*of))
+    monkeypatch.setattr(hosts.Hosts, "_wait", lambda *of: wait(*of) or given_up.set())
     result = query(job, ALWAYS, SUMS)
     monkeypatch.undo()
     assert result.cost.fetches and not result.cost.hosts
