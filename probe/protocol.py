@@ -79,10 +79,10 @@ Stdlib only, and it imports nothing of probe: the agent carries this file.
 
     requests about an agent that the server answers, by a process without a port that reads the agent's from outside
     stacks    -                                                 frames: threads (as above, with frames: [file, line,
-                                                                function], innermost first; cut: how many outer ones
-                                                                were left out; holds_gil; is_training: it ended the last
-                                                                step or, before the first, called a module last); load
-                                                                (used: tid, cpu_s, turns; below_s, moved_bytes; sleeps)
+                                                                function], innermost first; cut: how many outer ones it
+                                                                lacks; holds_gil; is_training: it ended the last step
+                                                                or, if none, called a module last); load (used: tid,
+                                                                cpu_s, turns; below_s, moved_bytes, sleeps, waited_s)
     sample    seconds, steps, rate, by, patience_s              sampled: told (error: code, message, hint; or looks,
               (have the rank profiled; next or cancel follow)   samples, not_read, busy_s, start_ns, end_ns)
 

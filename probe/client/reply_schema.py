@@ -60,7 +60,10 @@ REPLIES: dict[str, dict[str, Any]] = {
             }
         ],
         "load?": (
-            {"used": (list, None), "below_s": (int, float), "moved_bytes": Whole(0), "sleeps?": (bool, None)},
+            {
+                "used": (list, None), "below_s": (int, float), "moved_bytes": Whole(0), "sleeps?": (bool, None),
+                "waited_s?": (int, float),
+            },
             None,
         ),
     },

@@ -32,24 +32,28 @@ class Used(NamedTuple):
 class Load(NamedTuple):
     """What a process has done so far: one of its threads, the processes below it, and the bytes that it has read and
     written, also in a call that goes on; 0 where those are not ours to see.  at: when this was read, or came
-    (monotonic); sleeps: whether the thread waits for nothing but time or standard input, as far as that can be seen."""
+    (monotonic); sleeps: whether the thread waits for nothing but time or standard input, as far as that can be seen;
+    waited_s: how long that thread has been ready to run and has waited for a core."""
 
     used: Used | None
     below_s: float
     moved_bytes: int
     at: float
     sleeps: bool = False
+    waited_s: float = 0.0
 
     def told(self) -> dict[str, Any]:
         """As it travels."""
         used = None if self.used is None else [*self.used]
-        return {"used": used, "below_s": self.below_s, "moved_bytes": self.moved_bytes, "sleeps": self.sleeps}
+        names = ("below_s", "moved_bytes", "sleeps", "waited_s")
+        return {"used": used, **{name: getattr(self, name) for name in names}}
 
     @classmethod
     def of(cls, told: Mapping[str, Any], at: float) -> Load:
         """What has travelled, and came at that moment."""
         used = None if told["used"] is None else Used(*told["used"])
-        return cls(used, told["below_s"], told["moved_bytes"], at, told.get("sleeps", False))
+        more = told.get("sleeps", False), told.get("waited_s", 0.0)  # an older server does not know them
+        return cls(used, told["below_s"], told["moved_bytes"], at, *more)
 
 
 def loads(threads: Mapping[int, int | None]) -> dict[int, Load]:
@@ -58,8 +62,11 @@ def loads(threads: Mapping[int, int | None]) -> dict[int, Load]:
 
 
 def _load(pid: int, below: Sequence[int], of_thread: Used | None) -> Load:
-    sleeps = of_thread is not None and _sleeps(pid, of_thread.tid)
-    return Load(of_thread, sum(map(_process_s, below)), _moved_bytes(pid), time.monotonic(), sleeps)
+    below_s, moved_bytes = sum(map(_process_s, below)), _moved_bytes(pid)
+    if of_thread is None:
+        return Load(None, below_s, moved_bytes, time.monotonic())
+    thread = pid, of_thread.tid
+    return Load(of_thread, below_s, moved_bytes, time.monotonic(), _sleeps(*thread), _waited_s(*thread))
 
 
 def _sleeps(pid: int, tid: int) -> bool:
@@ -137,15 +144,22 @@ def ran_s(pid: int, tid: int) -> float:
 def blocked(pid: int, tid: int, look_s: float) -> float | None:
     """Share of the next `look_s` seconds in which a thread neither runs nor waits for a core; None if unknown."""
     try:
-        before, begun = _scheduled_ns(pid, tid), time.monotonic_ns()
+        before, begun = sum(_scheduled_ns(pid, tid)), time.monotonic_ns()
         time.sleep(look_s)
-        after, took_ns = _scheduled_ns(pid, tid), time.monotonic_ns() - begun
+        after, took_ns = sum(_scheduled_ns(pid, tid)), time.monotonic_ns() - begun
     except (OSError, LookupError, ValueError):
         return None
     return min(1.0, max(0.0, 1 - (after - before) / took_ns))
 
 
-def _scheduled_ns(pid: int, tid: int) -> int:
-    """Time on a core and time waiting for one."""
+def _waited_s(pid: int, tid: int) -> float:
+    """0 if it has ended, or the kernel does not count that."""
+    with contextlib.suppress(OSError, LookupError, ValueError):
+        return _scheduled_ns(pid, tid)[1] / 1e9
+    return 0.0
+
+
+def _scheduled_ns(pid: int, tid: int) -> list[int]:
+    """Time on a core, and time waiting for one."""
     with open(f"/proc/{pid}/task/{tid}/schedstat") as file:
-        return sum(map(int, file.read().split()[:2]))
+        return [*map(int, file.read().split()[:2])]

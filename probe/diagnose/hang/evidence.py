@@ -45,6 +45,7 @@ class RankEvidence:
     attached_s: float | None = None  # since the attach
     rows: int = 0  # recorded between the two looks
     running: float | None = None  # share of a core that the training thread used between the two looks
+    core_wait: float = 0.0  # share of that time in which the thread was ready to run and waited for a core
     work_s: float | None = None  # processor time of that thread each time that it woke between the two looks
     poll_s: float = 50e-6  # that of the simplest poll on this machine
     below: float | None = None  # likewise of the processes below it: workers of loaders and compilers
@@ -66,7 +67,8 @@ class RankEvidence:
 
     @property
     def is_busy(self) -> bool:
-        return (self.running or 0) >= BUSY
+        """By the time in which it did not wait for a core: other work may leave it little of one."""
+        return self.running is not None and 0 < self.running >= BUSY * (1 - self.core_wait)
 
     @property
     def may_compute(self) -> bool:

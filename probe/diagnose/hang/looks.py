@@ -88,8 +88,9 @@ def gather(client: Client, endpoint: str, patience: float, look_s: float) -> Evi
     ]
     for rank, pid in others:
         condition = "stopped" if is_stopped(pid) else "unattached"
-        running, work_s, *_ = _done(pid, first, second)
-        ranks.append(RankEvidence(rank, pid, condition, gil=describe_gil_holder(pid), running=running, work_s=work_s))
+        running, core_wait, work_s, *_ = _done(pid, first, second)
+        found = RankEvidence(rank, pid, condition, running=running, core_wait=core_wait, work_s=work_s)
+        ranks.append(replace(found, gil=describe_gil_holder(pid)))
     ranks.sort(key=lambda each: each.rank)
     client.forgive()
     return Evidence(
@@ -162,15 +163,18 @@ def _look(
     return _Look(asked_at, time.monotonic(), headers, threads, done)
 
 
-def _done(one: AgentLink | int, first: _Look, second: _Look) -> tuple[float | None, float | None, float | None, int]:
-    """What a process has done between the two: the share of a core that its thread used, and its work each time that it
-    woke; likewise of the processes below it; and how many bytes it has moved."""
+def _done(
+    one: AgentLink | int, first: _Look, second: _Look
+) -> tuple[float | None, float, float | None, float | None, int]:
+    """What a process has done between the two: the share of a core that its thread used, how long that waited for one,
+    and its work each time that it woke; what the processes below it used; and how many bytes it has moved."""
     before, after = first.loads.get(one), second.loads.get(one)
     if before is None or after is None:
-        return None, None, None, 0
+        return None, 0.0, None, None, 0
     look_s = max(after.at - before.at, 1e-3)
     below, moved = (after.below_s - before.below_s) / look_s, after.moved_bytes - before.moved_bytes
-    return *work(before.used, after.used, look_s), below, moved
+    running, work_s = work(before.used, after.used, look_s)
+    return running, min(1.0, max(0.0, after.waited_s - before.waited_s) / look_s), work_s, below, moved
 
 
 def _rows(link: AgentLink, first: _Look, second: _Look) -> int:
@@ -182,22 +186,15 @@ def _rows(link: AgentLink, first: _Look, second: _Look) -> int:
 
 
 def _of_rank(link: AgentLink, first: _Look, second: _Look, entries: Sequence[Entry]) -> RankEvidence:
-    pid, (running, work_s, below, moved_bytes) = link.pid, _done(link, first, second)
+    pid, (running, core_wait, work_s, below, moved_bytes) = link.pid, _done(link, first, second)
     said = second.headers[link]["facts"] if link in second.headers else None
     facts = said or (next(iter(MemorySource(link.pid).facts()), None) if link.here else None)
     condition = "answers" if said else _condition(link)
     gil = describe_gil_holder(link.pid) if condition == "silent" and link.here else ""
     seen = RankEvidence(
-        link.rank,
-        pid,
-        condition,
-        below=below,
-        moved_bytes=moved_bytes,
-        gil=gil,
-        host=link.host,
-        running=running,
-        work_s=work_s,
-    )
+        link.rank, pid, condition, running=running, core_wait=core_wait, work_s=work_s, below=below,
+        moved_bytes=moved_bytes, gil=gil, host=link.host,
+    )  # fmt: skip
     threads, before = second.threads.get(link, []), first.threads.get(link, [])
     sleeps = all(each is not None and each.sleeps for each in (first.loads.get(link), second.loads.get(link)))
     moved = bool(before) and _frames(before) != _frames(threads)

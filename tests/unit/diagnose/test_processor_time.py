@@ -7,11 +7,15 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from until import until
 
+from probe.diagnose.hang.evidence import BUSY, RankEvidence
 from probe.diagnose.hang.processor_time import simplest_poll_s, work
 from probe.host.processor_use import Load, Used, loads, used
 
@@ -44,6 +48,33 @@ def test_of_a_process_that_has_ended_and_of_another_thread_nothing_is_known() ->
     assert work(Used(1, 1.0, None), Used(1, 1.5, 9), 1.0) == (0.5, None)
 
 
+@pytest.fixture
+def crowd() -> Iterator[list[int]]:
+    """Six processes on one core, each of which would use all of it."""
+    (core, *_), words = sorted(os.sched_getaffinity(0)), [sys.executable, "-c", "while True: pass"]
+    with ExitStack() as stack:
+        made = [stack.enter_context(subprocess.Popen(words)) for _ in range(6)]
+        for each in made:
+            stack.callback(each.kill)
+            os.sched_setaffinity(each.pid, [core])
+        yield [each.pid for each in made]
+
+
+def test_a_thread_that_is_kept_from_its_core_computes(crowd: list[int]) -> None:
+    before = loads(dict.fromkeys(crowd))
+    time.sleep(3)
+    told = {pid: Load.of(load.told(), load.at) for pid, load in loads(dict.fromkeys(crowd)).items()}
+    seen = []
+    for pid, after in told.items():
+        look_s = after.at - before[pid].at
+        running, _ = work(before[pid].used, after.used, look_s)
+        core_wait = (after.waited_s - before[pid].waited_s) / look_s
+        seen.append(RankEvidence(0, pid, "answers", running=running, core_wait=core_wait))
+    assert min(each.running for each in seen if each.running is not None) < BUSY
+    assert all(each.is_busy for each in seen), seen
+    assert not any(replace(each, running=0.0).is_busy or replace(each, running=None).is_busy for each in seen)
+
+
 @pytest.mark.parametrize(
     ("call", "sleeps"),
     [
@@ -73,4 +104,5 @@ def test_who_waits_for_time_or_input_alone_sleeps(call: str, sleeps: bool) -> No
                 os.kill(int(child), signal.SIGKILL)
             process.kill()
     assert seen.sleeps is sleeps and Load.of(seen.told(), seen.at) == seen
-    assert not Load.of({"used": None, "below_s": 0.0, "moved_bytes": 0}, 0.0).sleeps  # of an older server
+    old = Load.of({"used": None, "below_s": 0.0, "moved_bytes": 0}, 0.0)  # of an older server
+    assert (old.sleeps, old.waited_s) == (False, 0.0)
