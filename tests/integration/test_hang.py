@@ -11,6 +11,7 @@ from until import states, until
 
 import probe as probe_api
 from probe.diagnose.hang.looks import gather
+from probe.host import agent_memory
 from target import Probe, Start, Target
 
 pytestmark = pytest.mark.alone  # it looks at the clock
@@ -87,10 +88,16 @@ def test_a_rank_that_has_not_sent_is_reported(jobs: dict[str, Job]) -> None:
     assert report["why"][0].startswith("recv from rank 1 in group 0 has been in flight on rank 0 for ")
 
 
-def test_pauses_for_snippets_do_not_make_the_job_a_slow_one(jobs: dict[str, Job]) -> None:
+def test_pauses_for_snippets_and_attaches_do_not_make_the_job_a_slow_one(jobs: dict[str, Job]) -> None:
     with probe_api.connect(str(jobs["no_send"].pid)) as connection:
-        usual_s = gather(connection._client, connection.endpoint, 1.0, 0.1).usual_quiet_s
+        evidence = gather(connection._client, connection.endpoint, 1.0, 0.1)
+    usual_s = evidence.usual_quiet_s
     assert usual_s is not None and usual_s < 0.6 * PAUSE_S
+    for facts in map(agent_memory.facts, jobs["no_send"].ranks()):
+        assert facts is not None
+        at, moment = facts.attached_wall_ns, 20_000_000  # ns: the clock may have been read later
+        assert evidence.pauses.gaps([at - moment, at + moment]) == []  # that was an attach
+        assert evidence.pauses.gaps([at - 2 * moment, at - moment]) == [moment]
 
 
 def test_without_torchs_recorder_a_mismatch_is_found_in_the_rows(jobs: dict[str, Job]) -> None:
