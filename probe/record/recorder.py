@@ -70,7 +70,7 @@ class Recorder:
         self._names, self._events = Names(), Events(tell)
         self._job = RecordedJob(find(), key=key)
         self._asked, self._is_told = self._asking(self._job), True
-        self._written_s = -math.inf
+        self._began_s, self._written_s = time.monotonic(), -math.inf
         self._moments_s, self._ended = -_MOMENTS_S, set[str]()
         self._lock = -1
         try:
@@ -205,8 +205,9 @@ class Recorder:
 
     @property
     def _is_due(self) -> bool:
-        """Whether tables are to be written."""
-        return time.monotonic() >= self._written_s + self._order.write_s or not self._mirror.covers(self._job.held)
+        """Whether tables are to be written: more often at first, so that who looks soon sees rows."""
+        pause_s = min(self._order.write_s, max(0.0, self._written_s - self._began_s))
+        return time.monotonic() >= self._written_s + pause_s or not self._mirror.covers(self._job.held)
 
     def _write(self, final: Collection[str], stops: bool) -> None:
         """Raises OSError."""

@@ -8,6 +8,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow.parquet as pq
@@ -19,6 +20,7 @@ from probe.agent.storage.rows import Stream
 from probe.errors import EndpointError, OutputError, UsageError
 from probe.record import job as job_module
 from probe.record import lock
+from probe.record import recorder as recorder_module
 from probe.record import written as written_module
 from probe.record.archive import Archive
 from probe.record.mirrored import take_over_what_is_left
@@ -39,7 +41,8 @@ class Played:
         self.launcher = subprocess.Popen(["sleep", "600"])
         self.followed = [self.launcher.pid]
         self.at = dict[int, Callable[[], None]]()
-        self.told, self.rounds = list[str](), 0
+        self.told, self.rounds, self.trained = list[str](), 0, 0
+        self.writings = set[int]()  # the rounds in which steps were written into the tables
         self.at_look = 0  # at which it has ended, 0 for none
         self.is_full = False
 
@@ -76,7 +79,13 @@ class Played:
         """As of `written.write`."""
         if self.is_full:
             raise OSError(errno.ENOSPC, "No space left on device")
+        if any("table=python.step_trace" in str(word) for word in words):
+            self.writings.add(self.rounds)
         write(*words)
+
+    def trains(self) -> None:
+        self.trained = self.agent.train(1, start=self.trained or 20_000 * MS, unit=MS)
+        self.agent.publish()
 
     def disk_fills(self) -> None:
         """While five steps end."""
@@ -156,6 +165,17 @@ def test_a_capture_whose_rows_came_just_before_the_recorder_was_killed_is_taken_
     assert played.rows("python.op_trace") == []
     take_over_what_is_left([recorder.folder])
     assert [row["seq"] for row in played.rows("python.op_trace")] == [1, 2, 3, 4, 5]
+
+
+def test_tables_are_written_soon_at_first_and_then_less_and_less_often(
+    played: Played, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = SimpleNamespace(monotonic=lambda: float(played.rounds), time_ns=time.time_ns)  # a round takes a second
+    monkeypatch.setattr(recorder_module, "time", clock)
+    played.at = {**dict.fromkeys(range(1, 40), played.trains), 40: played.rank_ends}
+    played.recorder(write_s=10.0).run(played.stop)
+    assert sorted(played.writings) == [0, 1, 2, 4, 8, 16, 26, 36, 40]
+    assert len(played.rows("python.step_trace")) == 59
 
 
 def test_the_last_rows_wait_for_room_on_the_disk(played: Played) -> None:
