@@ -1,8 +1,8 @@
 """Starts the ranks of `probe demo`'s job, as torchrun does, but at once: torchrun imports torch for seconds first.
 
-usage: demo_launcher.py RANKS SCRIPT     Run by the demo.
+usage: demo_launcher.py RANKS SCRIPT     Run by the demo, in a session of its own.
 
-Invariant: it imports neither probe nor torch, and no rank outlives it or another rank.
+Invariant: it imports neither probe nor torch, and no rank outlives it or another rank, nor does a loader's worker.
 """
 
 import ctypes
@@ -40,6 +40,7 @@ def main() -> None:
     end()
     for rank in ranks:
         rank.wait()
+    os.killpg(os.getpid(), signal.SIGKILL)  # a worker looks every five seconds whether its rank is there
 
 
 if __name__ == "__main__":

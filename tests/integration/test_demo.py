@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import subprocess
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -23,13 +24,24 @@ def demo(folder: Path) -> subprocess.Popen[str]:
 
 def left(folder: Path) -> list[str]:
     """What the demo left: files, and processes that have its TMPDIR."""
-    mark = f"TMPDIR={folder}".encode()
-    found = [path.name for path in folder.iterdir()]
+    return [path.name for path in folder.iterdir()] + [process.name for process in processes(folder)]
+
+
+def processes(folder: Path) -> list[Path]:
+    """Of the demo, in /proc: those that have its TMPDIR."""
+    mark, found = f"TMPDIR={folder}".encode(), []
     for process in Path("/proc").glob("[0-9]*"):
-        try:
-            found += [process.name] if mark in (process / "environ").read_bytes() else []
-        except OSError:  # ended, or not ours
-            continue
+        with suppress(OSError):  # ended, or not ours
+            found += [process] if mark in (process / "environ").read_bytes() else []
+    return found
+
+
+def ranks_and_workers(folder: Path) -> list[str]:
+    """Processes of the demo's job."""
+    found = list[str]()
+    for process in processes(folder):
+        with suppress(OSError):
+            found += [process.name] if b"demo_job.py" in (process / "cmdline").read_bytes() else []
     return found
 
 
@@ -43,6 +55,7 @@ def test_the_demo_shows_three_queries_an_eval_and_what_the_remedy_of_why_brings(
     assert re.search(r"^ *\d+ +[\d.e-]+ +[\d.e-]+ *$", steps, re.MULTILINE) and "NULL" not in steps
     assert re.search(r"^Verdict +Input-bound: \d+ % of each step waits for train_loader", out, re.MULTILINE)
     assert re.search(r"\.num_workers.*\n(.*\n)+Step +[\d.]+ -> [\d.]+ ms", out) and "probe PID why" in out
+    until(lambda: not ranks_and_workers(short_folder), 2)  # a loader's worker ends by itself after five seconds
     until(lambda: not left(short_folder), 5, why=lambda: left(short_folder))
 
 
