@@ -24,7 +24,9 @@ def begun(pid: int, folder: Path, write_s: float = 1.0, stands_s: float = 30.0) 
 def main(pid: str, folder: str, write_s: str, stands_s: str) -> None:
     stop = Event()
     signal.signal(signal.SIGINT, lambda *_: stop.set())
-    order = Order(Path(folder), NAME, flush_s=1.0, write_s=float(write_s), stands_s=float(stands_s))
+    order = Order(
+        Path(folder), NAME, flush_s=1.0, write_s=float(write_s), soon_s=float(write_s), stands_s=float(stands_s)
+    )
     Recorder(agents_of(pid), order, lambda line: print(line, file=sys.stderr, flush=True)).run(stop.wait)
 
 

@@ -44,14 +44,15 @@ _READER_S = 2.0  # that takes over what a recorder left, before this one goes on
 @dataclass(frozen=True)
 class Order:
     """What to record where.  folder: gets `job=NAME`; name: of the job, "" for its own or one made of its command and
-    start; flush_s: between two flushes; write_s: between two that write tables; stands_s: without a step, after which
-    the job is asked why; follow: processes as long as one of which lives agents may come."""
+    start; flush_s: between two flushes; write_s: between two that write tables, at first soon_s; stands_s: without a
+    step, after which the job is asked why; follow: processes as long as one of which lives agents may come."""
 
     folder: Path
     name: str = ""
     keep: Keep = field(default_factory=Keep)
     flush_s: float = FLUSH_S
     write_s: float = WRITE_S
+    soon_s: float = FLUSH_S
     stands_s: float = LEAST_S
     follow: Sequence[int] = ()
 
@@ -206,7 +207,7 @@ class Recorder:
     @property
     def _is_due(self) -> bool:
         """Whether tables are to be written: more often at first, so that who looks soon sees rows."""
-        pause_s = min(self._order.write_s, max(0.0, self._written_s - self._began_s))
+        pause_s = min(self._order.write_s, max(self._order.soon_s, self._written_s - self._began_s))
         return time.monotonic() >= self._written_s + pause_s or not self._mirror.covers(self._job.held)
 
     def _write(self, final: Collection[str], stops: bool) -> None:

@@ -52,7 +52,7 @@ class Played:
         return resolved(self.agent)
 
     def recorder(self, follow: bool = False, write_s: float = 60.0, keep: Keep | None = None) -> Recorder:
-        order = Order(self.folder, "exp7", keep or Keep(), 0.01, write_s, follow=self.followed if follow else [])
+        order = Order(self.folder, "exp7", keep or Keep(), 0.01, write_s, 0.01, follow=self.followed if follow else [])
         return Recorder(self.find, order, self.told.append)
 
     def stop(self, seconds: float) -> bool:
