@@ -157,24 +157,31 @@ class AgentLink:
 
     def refusal(self, code: str, why: str) -> Loss | None:
         """The loss if this error of an agent is about the connection, not about the request."""
-        if code == "gone":
-            return self.left()
+        if code in ("gone", "no-socket"):
+            return self.left(lacked_socket=code == "no-socket")
         return self._lost(why, code, for_good=code == "refused") if code in _NO_CONNECTION else None
 
-    def left(self) -> Loss:
-        """The loss of an agent that is no longer in its process, which perhaps has ended too, or of its socket."""
-        if not self._process_ended and self._lacks_socket:
+    def left(self, lacked_socket: bool = False) -> Loss:
+        """The loss of an agent that is no longer in its process, which perhaps has ended too, or of its socket.
+
+        lacked_socket: there was none when it was asked; by now the agent may have made a new one.
+        """
+        if not self._process_ended and self._is_attached and (lacked_socket or self._lacks_socket):
             return self._lost("has lost its socket, and makes a new one: run the command again", for_good=False)
         was = "was detached (connect again once it is attached)"
         why = "ended" if self._process_ended else was if self.welcomed or self.here else "has ended"
         return self._lost(why, "gone")
 
     @property
-    def _lacks_socket(self) -> bool:
-        """Whether the agent is there, and its socket is not: somebody has cleaned the temporary folders."""
-        path = self.address.url.removeprefix("ipc://")  # as seen from here: the agent may be in a container
+    def _is_attached(self) -> bool:
+        """Whether the agent is seen in its process now."""
         said = agent_memory.facts(self.pid) if self.here else None
-        return said is not None and said.id == self.facts.id and not os.path.exists(path)
+        return said is not None and said.id == self.facts.id
+
+    @property
+    def _lacks_socket(self) -> bool:
+        """Whether its socket is not there: somebody has cleaned the temporary folders."""
+        return not os.path.exists(self.address.url.removeprefix("ipc://"))  # the path as seen from here
 
     def loss(self) -> Loss | None:
         """The loss if the agent will not answer any more: its process has ended, it has closed the connection, or its

@@ -17,7 +17,7 @@ _READ_BYTES = 1 << 20
 
 class AgentSocket:
     """ended: in words, why nothing more comes ("" as long as something may); code: of the agent's refusal, if it was
-    one; connections: as ServerSocket has it."""
+    one, "no-socket" if there was none at the path; connections: as ServerSocket has it."""
 
     is_lost = False
     connections = 1
@@ -34,7 +34,9 @@ class AgentSocket:
                 self._socket.connect(path)
         except BlockingIOError:  # it accepts none now: it is stopped, or its thread has no time
             self.ended, self.code = "has more clients waiting than it takes", "full"
-        except (ConnectionRefusedError, FileNotFoundError) as error:
+        except FileNotFoundError as error:
+            self.ended, self.code = str(error.strerror), "no-socket"
+        except ConnectionRefusedError as error:
             self.ended = str(error.strerror)
         except OSError as error:  # a path that is too long has no strerror
             self.ended, self.code = f"cannot be reached at {path}: {error.strerror or error}", "silent"

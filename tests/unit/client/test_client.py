@@ -67,6 +67,21 @@ def test_an_agent_that_is_there_without_its_socket_was_not_detached(
     assert "was detached" in link.left().why
 
 
+def test_an_agent_that_has_made_its_socket_anew_since_it_was_asked_was_not_detached(
+    short_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = short_folder / "socket"
+    facts = Facts.parse({"rank": 0, "pid": os.getpid(), "id": "it", "endpoint": f"ipc://{path}"})
+    monkeypatch.setattr(agent_memory, "facts", lambda pid: facts)
+    link = AgentLink(Address(f"ipc://{path}", os.getpid(), facts), AgentSocket(str(path)))
+    path.touch()
+    loss = link.loss()
+    assert loss is not None and "has lost its socket" in loss.why and not loss.for_good
+    monkeypatch.setattr(agent_memory, "facts", lambda pid: None)
+    loss = link.loss()
+    assert loss is not None and "was detached" in loss.why and loss.for_good
+
+
 @pytest.mark.parametrize(
     "greeting", [b"\xff" + bytes(8) + b"\x7f\x03\x01NULL" + bytes(48), b"HTTP/1.1 400 Bad Request\r\n\r\n"]
 )
