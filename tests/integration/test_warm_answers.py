@@ -26,6 +26,7 @@ NAME = "probe-answers"
 ROWS = "SELECT step, module, stage, duration, failed FROM python.torch_trace WHERE step BETWEEN 12 AND 14 ORDER BY ALL"
 LONG = "SELECT COUNT(*) AS n FROM range({}) a, range(1000) b WHERE hash(a.range, b.range) % 3 = 0"
 FOREVER = LONG.format(10**9)
+UNINTERRUPTED = "SELECT levenshtein(repeat('a', 400000), repeat('b', 400000)) AS n"  # one call, of minutes
 
 
 def answering(job: Target) -> list[int]:
@@ -244,12 +245,16 @@ def test_a_question_of_a_command_that_was_killed_ends_too(job: Target, probe: Pr
     assert answering(job) == before
 
 
-def test_a_process_that_does_not_end_a_withdrawn_question_is_ended(job: Target, probe: Probe) -> None:
+@pytest.mark.parametrize("is_stopped", [False, True], ids=["busy", "stopped"])
+def test_a_process_that_does_not_end_a_withdrawn_question_is_ended(job: Target, probe: Probe, is_stopped: bool) -> None:
     probe(job.pid, "query", "SELECT 1")
-    asking = subprocess.Popen([PROBE, str(job.pid), "query", FOREVER], stderr=subprocess.DEVNULL)
+    asking = subprocess.Popen(
+        [PROBE, str(job.pid), "query", FOREVER if is_stopped else UNINTERRUPTED], stderr=subprocess.DEVNULL
+    )
     assert is_at_work(job)
     (before,) = answering(job)
-    stop(before)
+    if is_stopped:
+        os.kill(before, signal.SIGSTOP)  # the server may end it before it has been seen to stand still
     asking.send_signal(signal.SIGINT)
     assert asking.wait(10) == 130
     until(lambda: before not in answering(job), 15)
@@ -265,7 +270,7 @@ def test_a_process_that_does_not_end_a_withdrawn_question_is_ended(job: Target, 
 def test_a_process_that_is_stopped_is_ended_and_the_command_answers_itself(job: Target, probe: Probe) -> None:
     probe(job.pid, "query", "SELECT 1")
     (found,) = answering(job)
-    stop(found)
+    os.kill(found, signal.SIGSTOP)  # as above
     assert probe(job.pid, "query", "--format", "csv", "SELECT 1 AS n").stdout == "n\n1\n"
     assert found not in answering(job)
 
