@@ -157,6 +157,15 @@ def descendants(pid: int) -> dict[int, str]:
     return below
 
 
+def links(pid: int) -> list[str]:
+    """What its descriptors stand for."""
+    found = []
+    for number in os.listdir(f"/proc/{pid}/fd"):
+        with contextlib.suppress(FileNotFoundError):  # closed since it was listed
+            found.append(os.readlink(f"/proc/{pid}/fd/{number}"))
+    return found
+
+
 def until_ticked(pid: int) -> None:
     """Its agent has looked at what is new, and written down how it is, since now; it does so once a second."""
     now = time.monotonic_ns()

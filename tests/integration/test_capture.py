@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import os
 import re
 import signal
 import subprocess
@@ -16,7 +15,7 @@ import pytest
 from until import until
 
 from probe.capture.trace import Trace
-from target import PROBE, Probe, Start, Target
+from target import PROBE, Probe, Start, Target, links
 
 pytest.importorskip("torch")
 
@@ -231,8 +230,7 @@ def test_detach_ends_a_capture_and_the_weights_are_as_without_it(job: Job, probe
     _, err = first.communicate(timeout=30)
     assert first.returncode in (7, 8), err
     for line in re.findall(r"ready (\d+)", job.target.output):
-        links = [os.readlink(f"/proc/{line}/fd/{number}") for number in os.listdir(f"/proc/{line}/fd")]
-        assert not [link for link in links if "probe" in link or "torch-trace" in link]
+        assert not [link for link in links(int(line)) if "probe" in link or "torch-trace" in link]
     probe("attach", job.pid)
     assert job.is_off()
     (job.folder / "end").touch()

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 import re
 import signal
 import subprocess
@@ -15,7 +13,7 @@ from pathlib import Path
 import pytest
 from until import until
 
-from target import ATTACHED, PROBE, TARGETS, Probe, Start, Target, descendants
+from target import ATTACHED, PROBE, TARGETS, Probe, Start, Target, descendants, links
 
 SQL = "SELECT module, stage, COUNT(*) AS n FROM python.torch_trace GROUP BY ALL ORDER BY ALL"
 
@@ -202,13 +200,7 @@ def test_the_agent_has_ended_when_detach_returns(start: Start, probe: Probe) -> 
     for _ in range(10):
         probe("attach", plain.pid)
         probe(plain.pid, "detach")
-        assert [fd for fd in os.listdir(f"/proc/{plain.pid}/fd") if "probe" in _link(plain.pid, fd)] == []
-
-
-def _link(pid: int, descriptor: str) -> str:
-    with contextlib.suppress(OSError):
-        return os.readlink(f"/proc/{pid}/fd/{descriptor}")
-    return ""
+        assert [link for link in links(plain.pid) if "probe" in link] == []
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -27,7 +27,7 @@ from delivering import held_at_once, interpreters, put
 from until import states, until
 
 from probe.errors import AttachError
-from target import TARGETS, Start, Target, stat
+from target import TARGETS, Start, Target, links, stat
 
 pytestmark = pytest.mark.long
 
@@ -119,14 +119,6 @@ def _left(pid: int, folder: Path) -> dict[str, int]:
         "rss_kb": pages * os.sysconf("SC_PAGE_SIZE") // 1024,
         "directories": len([name for name in os.listdir(folder) if name.startswith("probe-")]),
     }
-
-
-def links(pid: int) -> list[str]:
-    found = []
-    for name in os.listdir(f"/proc/{pid}/fd"):
-        with contextlib.suppress(OSError):  # closed meanwhile
-            found.append(os.readlink(f"/proc/{pid}/fd/{name}"))
-    return found
 
 
 def cycles(pid: int, count: int) -> list[float]:

@@ -14,7 +14,7 @@ import probe as library
 from probe.host import agent_memory
 from probe.profile.memory import VmMemory
 from probe.profile.profiler import Profiler
-from target import Probe, Start, Target
+from target import Probe, Start, Target, links
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root may become another user")
 
@@ -75,8 +75,7 @@ def test_its_user_gets_stacks_without_permission_to_trace(job: Target, url: str)
 
     stacks()  # imports what its user may not be able to read
     assert in_child_of_user(OWNER, stacks) == [["MainThread", True, "sleeps"], ["sleeper", False, "sleeps"]]
-    links = [os.readlink(f"/proc/{job.pid}/fd/{number}") for number in os.listdir(f"/proc/{job.pid}/fd")]
-    assert not [link for link in links if link.endswith("/mem")]  # nothing of it stays in the job
+    assert not [link for link in links(job.pid) if link.endswith("/mem")]  # nothing of it stays in the job
 
 
 def test_its_user_can_profile_it(job: Target, url: str, probe: Probe) -> None:

@@ -10,7 +10,6 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ import pytest
 from played_nvml import module_text
 from until import until
 
-from target import Probe, Start, Target
+from target import Probe, Start, Target, links
 
 SECONDS = 6
 
@@ -97,11 +96,7 @@ def test_a_job_without_devices_says_why_there_are_no_device_rows(job: Target, pr
 
 def test_detach_leaves_nothing_of_the_samplers(job: Target, probe: Probe) -> None:
     def files() -> list[str]:
-        found = []
-        for path in Path(f"/proc/{job.pid}/fd").iterdir():
-            with suppress(FileNotFoundError):  # closed since it was listed
-                found.append(str(path.readlink()))
-        return sorted(link for link in found if link.startswith("/proc/"))
+        return sorted(link for link in links(job.pid) if link.startswith("/proc/"))
 
     rows(probe, job, "SELECT COUNT(*) FROM host.process_trace")
     until(lambda: files() == [f"/proc/{job.pid}/statm"], why=files)  # the others are opened for a moment each second

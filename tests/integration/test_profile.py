@@ -19,7 +19,7 @@ from until import until
 import probe as library
 from probe.errors import SilentError
 from probe.profile import launch
-from target import PROBE, Probe, Start, Target
+from target import PROBE, Probe, Start, Target, links
 
 pytest.importorskip("torch")
 
@@ -167,5 +167,4 @@ def test_detach_ends_a_profile_and_frees_its_memory(job: Job, probe: Probe) -> N
     probe(job.pid, "detach")
     _, err = first.communicate(timeout=30)
     assert first.returncode == 8 and "[gone]" in err
-    links = [os.readlink(f"/proc/{job.pid}/fd/{number}") for number in os.listdir(f"/proc/{job.pid}/fd")]
-    assert not [link for link in links if "probe" in link] and not job.profilers()
+    assert not [link for link in links(job.pid) if "probe" in link] and not job.profilers()

@@ -5,7 +5,6 @@ SHORTAGES says how often each verb is tried.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import resource
 import subprocess
@@ -15,7 +14,7 @@ from pathlib import Path
 import pytest
 from until import until
 
-from target import Probe, Start, Target, until_ticked
+from target import Probe, Start, Target, links, until_ticked
 
 pytestmark = pytest.mark.long
 
@@ -45,15 +44,6 @@ import os
 for descriptor in os.taken:
     os.close(descriptor)
 """
-
-
-def links(pid: int) -> list[str]:
-    """What its descriptors are open on."""
-    found = []
-    for number in os.listdir(f"/proc/{pid}/fd"):
-        with contextlib.suppress(FileNotFoundError):
-            found.append(os.readlink(f"/proc/{pid}/fd/{number}"))
-    return found
 
 
 def connections(pid: int) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import re
@@ -20,7 +19,7 @@ from until import stop, until
 from probe import keys
 from probe.host import agent_memory
 from probe.host.facts import NO_FACTS
-from target import PYTHON, Target
+from target import PYTHON, Target, links
 
 JOB = """
 import ctypes, signal, threading, time
@@ -102,15 +101,6 @@ def jobs(
 def job(jobs: Callable[[], AbstractContextManager[Job]]) -> Iterator[Job]:
     with jobs() as made:
         yield made
-
-
-def links(pid: int) -> list[str]:
-    """What its descriptors stand for."""
-    found = []
-    for number in os.listdir(f"/proc/{pid}/fd"):
-        with contextlib.suppress(FileNotFoundError):  # closed since it was listed
-            found.append(os.readlink(f"/proc/{pid}/fd/{number}"))
-    return found
 
 
 def network_sockets(pid: int) -> set[str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import os
 import re
 import signal
 import socket
@@ -18,7 +17,7 @@ import pytest
 from until import until
 
 import probe as library
-from target import PROBE, Probe, Start, Target
+from target import PROBE, Probe, Start, Target, links
 
 REQUESTS = 60
 PARALLEL = 3
@@ -147,5 +146,4 @@ def test_detach_gives_every_function_its_code_back(start: Start, probe: Probe) -
     probe("attach", job.pid)
     assert not job.traced() and job.rows("SELECT COUNT(*) AS n FROM python.call_trace") == [{"n": "0"}]
     probe(job.pid, "detach")
-    links = [os.readlink(f"/proc/{job.pid}/fd/{number}") for number in os.listdir(f"/proc/{job.pid}/fd")]
-    assert not [link for link in links if "probe" in link]
+    assert not [link for link in links(job.pid) if "probe" in link]
