@@ -12,6 +12,7 @@ from _thread import allocate_lock
 from collections.abc import Callable
 from typing import Any
 
+from . import frame_locals
 from .frames import frames_of_others, outward
 
 _changing = allocate_lock()
@@ -25,7 +26,8 @@ def exclusively(change: Callable[[], None], disturbs: Callable[[Any], bool], pat
     that switch; the few microseconds after it are ours, and the long interval covers a preempted core.
     """
     end = time.monotonic() + patience_s
-    frames_of_others()  # what it finds out the first time is known from now on
+    frames_of_others()  # what these find out the first time is known from now on: they read files, so others would run
+    frame_locals.read(sys._getframe())
     while time.monotonic() < end:
         time.sleep(0.0005)
         if not _changing.acquire(False):

@@ -5,6 +5,7 @@ Standard library only: these tests run on every supported Python (test_every_pyt
 
 from __future__ import annotations
 
+import subprocess
 import sys
 import threading
 import time
@@ -52,3 +53,33 @@ def test_a_change_that_would_disturb_waits_and_then_gives_up() -> None:
     finally:
         stop.set()
         thread.join()
+
+
+FIRST_IN_A_PROCESS = """
+import sys, threading
+from probe.agent.inspect import frame_locals
+from probe.agent.inspect.exclusive import exclusively
+from probe.agent.inspect.frames import frames_of_others
+
+reads, searching = [], False
+
+def search():
+    global searching
+    searching = True
+    for frame in frames_of_others().values():
+        frame_locals.read(frame)
+    searching = False
+
+over = threading.Event()
+thread = threading.Thread(target=over.wait)
+thread.start()
+sys.addaudithook(lambda event, args: reads.append((event, args)) if searching and event in ("open", "import") else None)
+print(exclusively(search, lambda code: False), reads)
+over.set()
+thread.join()
+"""
+
+
+def test_no_file_is_read_with_the_first_frames_for_other_threads_would_run_meanwhile() -> None:
+    done = subprocess.run([sys.executable, "-c", FIRST_IN_A_PROCESS], capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("True []\n", "")
